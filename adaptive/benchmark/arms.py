@@ -1,0 +1,81 @@
+"""The competitors of a benchmark: a policy on the bundled engine, or another library on the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from adaptive.benchmark.client import ask
+from adaptive.benchmark.machine import CpuMeter
+from adaptive.benchmark.probe import ProbedEngine, StepTrace
+from adaptive.benchmark.prompts import PromptItem
+from adaptive.contract import Engine, Policy
+from adaptive.controller import AdaptiveController
+from adaptive.requests import RequestStats, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One arm's answers to one group of prompts. `seconds` is wall time from the first submission to the last token.
+
+    `tokens` maps prompt ids to token ids; `foreign_cpu` is the share of the machine others used. What only our own
+    engine can tell (`stats`, `itl_ms`, `steps`, `controller_s`) is empty for a peer.
+    """
+
+    seconds: float
+    foreign_cpu: float
+    tokens: Mapping[str, tuple[int, ...]]
+    stats: tuple[RequestStats, ...] = ()
+    itl_ms: tuple[float, ...] = ()
+    steps: tuple[StepTrace, ...] = ()
+    controller_s: float = 0.0
+
+
+class Arm(Protocol):
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def drafter(self) -> str | None: ...
+
+    def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run: ...
+
+
+@dataclass(frozen=True)
+class PolicyArm:
+    """A policy on the bundled engine. Every run starts with a fresh clone: nothing learned is carried over."""
+
+    label: str
+    policy: Policy
+    engine: Engine
+    drafter: str | None = None
+
+    def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
+        probed = ProbedEngine(self.engine)
+        controller = AdaptiveController(probed, policy=self.policy.clone())
+        with CpuMeter() as meter:
+            answers = ask(controller, items, sampling)
+        return Run(
+            seconds=meter.seconds,
+            foreign_cpu=meter.foreign,
+            tokens={answer.item.id: tuple(answer.tokens) for answer in answers},
+            stats=tuple(answer.stats for answer in answers if answer.stats is not None),
+            itl_ms=tuple(gap for answer in answers for gap in answer.itl_ms),
+            steps=tuple(probed.probe.steps),
+            controller_s=probed.probe.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class PeerArm:
+    """Another library's greedy decoding, one prompt after another. `generate(item, max_tokens)` gives token ids."""
+
+    label: str
+    generate: Callable[[PromptItem, int], Sequence[int]] = field(repr=False)
+    drafter: str | None = None
+
+    def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
+        with CpuMeter() as meter:
+            tokens = {item.id: tuple(self.generate(item, sampling.max_tokens)) for item in items}
+        return Run(seconds=meter.seconds, foreign_cpu=meter.foreign, tokens=tokens)

@@ -1,0 +1,75 @@
+"""A client of an `AdaptiveController`: submits requests, steps until all are answered, stamps what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from adaptive.benchmark.prompts import PromptItem
+from adaptive.controller import AdaptiveController
+from adaptive.requests import FinishReason, Output, RequestStats, Sampling, TokenLogprob
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back for one prompt. `stamps` are the client's clock at each output that brought tokens, in seconds."""
+
+    item: PromptItem
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    stamps: list[float] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stats: RequestStats | None = None
+
+    @property
+    def itl_ms(self) -> list[float]:
+        """Gaps between successive chunks, milliseconds; a chunk holds all tokens of one step."""
+        return [1e3 * (late - early) for early, late in zip(self.stamps, self.stamps[1:], strict=False)]
+
+    def add(self, output: Output, now: float) -> None:
+        if output.tokens:
+            self.stamps.append(now)
+        self.tokens.extend(output.tokens)
+        self.text += output.text
+        self.logprobs.extend(output.logprobs or ())
+        if output.finish_reason is not None:
+            self.finish_reason, self.stats = output.finish_reason, output.stats
+
+
+Listener = Callable[[Answer, Output], None]
+"""Called at every output, after it was added to its answer."""
+
+
+def ask(
+    controller: AdaptiveController, items: Sequence[PromptItem], sampling: Sampling, listener: Listener | None = None
+) -> list[Answer]:
+    """All answers, in the order of `items`. Request i samples with `sampling.seed + i`, so equal prompts may differ.
+
+    Errors of the engine (such as a prompt longer than the context) pass through, naming the prompt they came from.
+    """
+    answers: dict[str, Answer] = {}
+    for index, item in enumerate(items):
+        seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)
+        try:
+            request = controller.submit(item.prompt, seeded)
+        except ValueError as error:
+            raise ValueError(f"prompt {item.id!r}: {error}") from error
+        answers[request] = Answer(item)
+    unfinished = set(answers)
+    try:
+        while unfinished:
+            outputs = controller.step()
+            now = perf_counter()
+            for output in outputs:
+                answer = answers[output.request_id]
+                answer.add(output, now)
+                if output.finished:
+                    unfinished.discard(output.request_id)
+                if listener is not None:
+                    listener(answer, output)
+    finally:
+        for request in unfinished:
+            controller.cancel(request)
+    return list(answers.values())

@@ -1,0 +1,50 @@
+"""Interleaved measurement: every repeat runs every arm on every group of prompts, in rotating order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from adaptive.benchmark.arms import Arm, Run
+from adaptive.benchmark.prompts import PromptItem, group_by_task
+from adaptive.requests import Sampling
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    repeat: int
+    task: str
+    arm: str
+    run: Run
+
+
+Progress = Callable[[str], None]
+"""Told what is about to run, once per unit of `units(...)`."""
+
+
+def units(arms: Sequence[Arm], items: Sequence[PromptItem], repeat: int) -> int:
+    """How many runs `measure` makes, warm-up included."""
+    return len(arms) * (1 + repeat * len(group_by_task(items)))
+
+
+def measure(
+    arms: Sequence[Arm], items: Sequence[PromptItem], sampling: Sampling, repeat: int, progress: Progress
+) -> list[Measurement]:
+    """Neighbours in time are compared with each other, so slow drift of the machine hits all arms alike.
+
+    A short unmeasured run of each arm comes first: kernels pick their plans at first use.
+    """
+    shortest = min(items, key=lambda item: len(str(item.prompt)))
+    for arm in arms:
+        progress(f"warm-up {arm.label}")
+        arm.run([shortest], replace(sampling, max_tokens=min(WARM_UP_TOKENS, sampling.max_tokens)))
+    results: list[Measurement] = []
+    for turn in range(repeat):
+        for place, (task, group) in enumerate(group_by_task(items).items()):
+            first = (turn + place) % len(arms)
+            for arm in (*arms[first:], *arms[:first]):
+                progress(f"{task} {arm.label} ({turn + 1}/{repeat})")
+                results.append(Measurement(turn, task, arm.label, arm.run(group, sampling)))
+    return results

@@ -1,0 +1,35 @@
+"""The command line: `adaptive demo | generate | bench | models | policies`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from adaptive.cli import bench, demo, generate, models, policies
+from adaptive.cli.errors import fail
+from adaptive.cli.options import debug_wanted
+from adaptive.cli.session import check_installation
+
+app = typer.Typer(
+    name="adaptive",
+    help="The control plane for speculative decoding: how many tokens to draft, decided while the engine runs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(demo.demo)
+app.command()(generate.generate)
+app.command()(bench.bench)
+app.add_typer(models.app, name="models")
+app.command()(policies.policies)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Exit code 0, 1 for a run-time error (one line, a traceback with `--debug`), 2 for a usage error."""
+    try:
+        check_installation(Path(__file__).parents[1])
+        app(args=args, prog_name="adaptive")
+    except Exception as error:
+        fail(error, debug=debug_wanted())

@@ -1,0 +1,152 @@
+"""`adaptive bench`: policies, and other libraries, interleaved on the same prompts in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adaptive.cli import options as o
+from adaptive.cli.errors import UsageError, usage
+from adaptive.cli.render import Steps, print_json, stderr, stdout, to_json
+from adaptive.cli.report import print_foreign_cpu, print_summaries
+from adaptive.cli.session import TextEngine, check_policies, load, parse_policies
+from adaptive.contract import Policy
+
+if TYPE_CHECKING:
+    from adaptive.benchmark import Arm, PromptItem
+
+BASELINE = "fixed:0"
+DEFAULT_POLICIES = "fixed:0,fixed:3,ema"
+PEERS = ("transformers",)
+LEARNED_STATE = "reset before every run (arm x task x repeat)"
+
+Prompts = Annotated[
+    Path | None,
+    typer.Option("--prompts", help='JSONL file, {"id", "prompt", "task"?} a line.', show_default="the built-in ones"),
+]
+Policies = Annotated[
+    list[str] | None, typer.Option("--policies", help="Comma-separated.", show_default=DEFAULT_POLICIES)
+]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peers", help="Greedy decoding of other libraries on the same weights: transformers."),
+]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, help="How often each arm meets each group of prompts.")]
+JsonFile = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result there as JSON; - is stdout.")
+]
+
+
+def bench(
+    prompts: Prompts = None,
+    policies: Policies = None,
+    peers: Peers = None,
+    repeat: Repeat = 3,
+    raw: o.Raw = False,
+    json: JsonFile = None,
+    max_tokens: o.MaxTokens = 64,
+    temperature: o.Temperature = 0.0,
+    top_k: o.TopK = 0,
+    top_p: o.TopP = 1.0,
+    seed: o.FixedSeed = 0,
+    ignore_eos: o.IgnoreEos = False,
+    model: o.Model = o.DEFAULT_MODEL,
+    drafter: o.Drafter = "ngram",
+    max_batch: o.MaxBatch = 1,
+    context: o.Context = None,
+    dtype: o.Dtype = "float32",
+    device: o.Device = "cpu",
+    threads: o.Threads = None,
+    debug: o.Debug = False,
+) -> None:
+    """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
+    from adaptive.benchmark import foreign_cpu, machine_facts, measure, summarize, units
+
+    chosen = _with_baseline(parse_policies(policies or [DEFAULT_POLICIES]))
+    sampling = o.sampling_options(
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
+    )
+    peer_names = _peer_names(peers or [], greedy=sampling.greedy)
+    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads)
+    items = _read_items(prompts, raw)
+    _require_folder(json)
+
+    engine = load(wanted)
+    check_policies(engine, chosen)
+    arms = _policy_arms(engine, chosen, wanted) + _peer_arms(engine, peer_names, wanted, ignore_eos)
+    with Steps("bench", units(arms, items, repeat)) as steps:
+        results = measure(arms, items, sampling, repeat, steps.begin)
+
+    summaries = summarize(arms, results, greedy=sampling.greedy)
+    others = foreign_cpu(results)
+    if json is not None:
+        machine = machine_facts(engine.describe()) | {"foreign_cpu": others.mean, "foreign_cpu_max": others.worst}
+        settings = {
+            "prompts": str(prompts or "built-in"),
+            "requests": len(items),
+            "repeat": repeat,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "ignore_eos": ignore_eos,
+            "max_batch": max_batch,
+            "learned_state": LEARNED_STATE,
+        }
+        _write(json, {"machine": machine, "settings": settings, "arms": [one.as_json() for one in summaries]})
+    console = stderr() if json == "-" else stdout()
+    print_summaries(console, summaries)
+    print_foreign_cpu(console, others)
+
+
+def _with_baseline(policies: dict[str, Policy]) -> dict[str, Policy]:
+    return policies if BASELINE in policies else parse_policies([BASELINE]) | policies
+
+
+def _peer_names(specs: list[str], *, greedy: bool) -> list[str]:
+    names = [name.strip() for spec in specs for name in spec.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise UsageError(f"--peers: {name!r} is not known; choose from {', '.join(PEERS)}")
+    if names and not greedy:
+        raise UsageError("--peers: other libraries are compared greedily; leave --temperature at 0")
+    return names
+
+
+def _read_items(path: Path | None, raw: bool) -> list[PromptItem]:
+    from adaptive.benchmark import built_in_prompts, read_prompts
+
+    if path is None:
+        items = built_in_prompts()
+    else:
+        with usage("--prompts"):
+            items = read_prompts(path)
+    return items if raw else [item.chat() for item in items]
+
+
+def _require_folder(json: str | None) -> None:
+    """Before minutes of measuring, not after."""
+    if json is not None and json != "-" and not Path(json).absolute().parent.is_dir():
+        raise UsageError(f"--json: the folder of {json} is not there")
+
+
+def _policy_arms(engine: TextEngine, policies: Mapping[str, Policy], wanted: o.EngineOptions) -> list[Arm]:
+    from adaptive.benchmark import PolicyArm
+
+    return [PolicyArm(spec, policy, engine, wanted.drafter) for spec, policy in policies.items()]
+
+
+def _peer_arms(engine: TextEngine, names: list[str], wanted: o.EngineOptions, ignore_eos: bool) -> list[Arm]:
+    if not names:
+        return []
+    from adaptive.cli.peer import transformers_arm
+
+    return [transformers_arm(engine, wanted, ignore_eos)]
+
+
+def _write(target: str, result: Mapping[str, object]) -> None:
+    if target == "-":
+        print_json(result, indent=2)
+    else:
+        Path(target).write_text(to_json(result, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,145 @@
+"""`adaptive demo`: a real model on three kinds of text, without drafting, with a fixed depth, with an adaptive one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from adaptive.cli import options as o
+from adaptive.cli.generate import answer_json
+from adaptive.cli.models import fetch_with_progress, known_models
+from adaptive.cli.render import Steps, number, print_json, share, stderr, stdout, table
+from adaptive.cli.report import lossless_line, print_foreign_cpu
+from adaptive.cli.session import TextEngine, load, parse_policies
+from adaptive.cli.timeline import print_timeline
+from adaptive.requests import Output, Sampling
+
+if TYPE_CHECKING:
+    from adaptive.benchmark import Answer, ArmSummary, Measurement, PromptItem
+
+PLAIN, FIXED, ADAPTIVE = "fixed:0", "fixed:3", "ema"
+SHOWN_TASK = "text-edit"
+
+Tokens = Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")]
+
+
+def demo(
+    max_tokens: Tokens = 64,
+    json: o.Json = False,
+    model: o.Model = o.DEFAULT_MODEL,
+    device: o.Device = "cpu",
+    threads: o.Threads = None,
+    debug: o.Debug = False,
+) -> None:
+    """Fetch a small model and compare no drafting, a fixed depth and an adaptive depth on real prompts."""
+    console = stderr() if json else stdout()
+    sampling = o.sampling_options(max_tokens=max_tokens, temperature=0.0)
+    wanted = o.EngineOptions(model, "ngram", 1, None, "float32", device, threads)
+    if model in known_models():
+        fetch_with_progress(model)
+    engine = load(wanted)
+    _introduce(console, wanted, max_tokens)
+    items = _demo_prompts()
+    answer = _stream_one(console, engine, next(item for item in items if item.task == SHOWN_TASK), sampling)
+    compared = _compare(engine, items, sampling)
+    if json:
+        print_json(compared.as_json() | {"model": model, "answer": answer_json(answer)}, indent=2)
+    else:
+        _show(console, compared)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    summaries: list[ArmSummary]
+    results: list[Measurement]
+
+    def adaptive_runs(self) -> list[Measurement]:
+        return [result for result in self.results if result.arm == ADAPTIVE]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "arms": [summary.as_json() for summary in self.summaries],
+            "timeline": [
+                {
+                    "task": result.task,
+                    "gamma": [step.gamma for step in result.run.steps],
+                    "accepted": [step.accepted for step in result.run.steps],
+                    "reason": [step.reason for step in result.run.steps],
+                }
+                for result in self.adaptive_runs()
+            ],
+        }
+
+
+def _demo_prompts() -> list[PromptItem]:
+    from adaptive.benchmark import built_in_prompts
+
+    return [item.chat() for item in built_in_prompts() if item.demo]
+
+
+def _introduce(console: Console, wanted: o.EngineOptions, max_tokens: int) -> None:
+    console.print(
+        f"\n[bold]{wanted.model}[/] on {wanted.device}, greedy, up to {max_tokens} tokens an answer.\n"
+        "The drafter guesses the next tokens: it looks for the last words earlier in the text (n-gram) and copies on.\n"
+        "One pass of the model checks the guesses and keeps what it would have written itself; γ is their number.\n"
+    )
+
+
+def _stream_one(console: Console, engine: TextEngine, item: PromptItem, sampling: Sampling) -> Answer:
+    from adaptive.benchmark import ask
+    from adaptive.controller import AdaptiveController
+
+    console.print(f"[bold]One answer, live[/] ({item.task}, policy {ADAPTIVE}; [green]green[/]: guessed and kept)")
+    policy = parse_policies([ADAPTIVE])[ADAPTIVE]
+
+    def show(_: Answer, output: Output) -> None:
+        style = "green" if len(output.tokens) > 1 else ""
+        console.print(output.text, end="\n" if output.finished else "", style=style, markup=False, soft_wrap=True)
+
+    (answer,) = ask(AdaptiveController(engine, policy=policy), [item], sampling, show)
+    assert answer.stats is not None, "a finished answer has statistics"
+    console.print(
+        f"[dim]{answer.stats.tokens} tokens in {answer.stats.steps} passes of the model, "
+        f"{number(answer.stats.tau, 1)} a pass[/]\n"
+    )
+    return answer
+
+
+def _compare(engine: TextEngine, items: Sequence[PromptItem], sampling: Sampling) -> _Comparison:
+    from adaptive.benchmark import PolicyArm, measure, summarize, units
+
+    policies = parse_policies([PLAIN, FIXED, ADAPTIVE])
+    arms = [PolicyArm(spec, policy, engine, "ngram") for spec, policy in policies.items()]
+    with Steps("comparing", units(arms, items, repeat=1)) as steps:
+        results = measure(arms, items, sampling, 1, steps.begin)
+    return _Comparison(summarize(arms, results, greedy=True), results)
+
+
+def _show(console: Console, compared: _Comparison) -> None:
+    from adaptive.benchmark import foreign_cpu
+
+    rows = []
+    for task in compared.summaries[0].tasks:
+        for summary in compared.summaries:
+            figures = summary.tasks[task]
+            rows.append(
+                [
+                    task,
+                    summary.policy,
+                    number(figures.tokens_per_s),
+                    f"{number(figures.ratio.median, 2)}x",
+                    number(figures.tau, 2),
+                    share(figures.alpha),
+                    str(figures.wasted),
+                ]
+            )
+    columns = ["task", "policy", "tokens/s", "speed-up", "τ tokens/pass", "α accepted", "wasted guesses"]
+    console.print(table("Comparison (prompt processing included)", columns, rows, left=2))
+    console.print(lossless_line(compared.summaries), markup=False)
+    print_foreign_cpu(console, foreign_cpu(compared.results))
+    adaptive = next(summary for summary in compared.summaries if summary.policy == ADAPTIVE)
+    print_timeline(console, {result.task: result.run.steps for result in compared.adaptive_runs()}, adaptive.reasons)

@@ -1,0 +1,84 @@
+"""`adaptive models`: fetch named models, list them, say where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adaptive.cli.errors import UsageError
+from adaptive.cli.options import Debug, Json
+from adaptive.cli.render import Steps, print_json, stdout, table
+
+if TYPE_CHECKING:
+    from engine.models.fetch import KnownModel
+
+app = typer.Typer(help="Fetch and list the models this package knows by name.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `adaptive models list`.")]
+
+
+@app.command()
+def fetch(name: Name, json: Json = False, debug: Debug = False) -> None:
+    """Download a model into the cache, check it, and print its path; offline from then on."""
+    _require_known(name)
+    path = fetch_with_progress(name)
+    print_json({"name": name, "path": str(path)}) if json else print(path)
+
+
+@app.command("list")
+def list_models(json: Json = False, debug: Debug = False) -> None:
+    """List the models known by name."""
+    models = known_models().values()
+    if json:
+        print_json([_as_json(model) for model in models])
+        return
+    rows = [[one.name, one.description, one.licence, "yes" if one.cached else "no", str(_mib(one))] for one in models]
+    columns = ["name", "what it is", "licence", "here", "MiB"]
+    stdout().print(table("Models", columns, rows, left=4))
+
+
+@app.command()
+def path(name: Name, json: Json = False, debug: Debug = False) -> None:
+    """Print where a fetched model's file is."""
+    from engine.models.fetch import resolve_model
+
+    _require_known(name)
+    found = resolve_model(name)
+    print_json({"name": name, "path": str(found)}) if json else print(found)
+
+
+def fetch_with_progress(name: str) -> Path:
+    """The path of the model's file, downloaded and checked where it was not there yet."""
+    from engine.models.fetch import fetch_model
+
+    with Steps(f"fetching {name}") as steps:
+        return fetch_model(name, steps.begin)
+
+
+def known_models() -> dict[str, KnownModel]:
+    from engine.models.fetch import KNOWN_MODELS
+
+    return KNOWN_MODELS
+
+
+def _as_json(model: KnownModel) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "description": model.description,
+        "licence": model.licence,
+        "mib": _mib(model),
+        "package": model.package,
+        "cached": model.cached,
+        "path": str(model.path),
+    }
+
+
+def _mib(model: KnownModel) -> int:
+    return round(model.size_bytes / 2**20)
+
+
+def _require_known(name: str) -> None:
+    if name not in (known := known_models()):
+        raise UsageError(f"model {name!r} is not known; choose from {', '.join(known)}")

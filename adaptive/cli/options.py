@@ -1,0 +1,135 @@
+"""Options that several commands share, and what they add up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from adaptive.cli.errors import UsageError, usage
+from adaptive.requests import Sampling
+
+DEFAULT_MODEL = "smollm2-135m"
+DTYPES = ("float32", "bfloat16", "float16")
+DRAFTERS = ("ngram", "none")
+ENGINE_PANEL = "Engine"
+SAMPLING_PANEL = "Sampling"
+
+_debug = False
+
+
+def debug_wanted() -> bool:
+    return _debug
+
+
+def _set_debug(value: bool) -> bool:
+    global _debug
+    _debug = value
+    return value
+
+
+Debug = Annotated[
+    bool, typer.Option("--debug", callback=_set_debug, is_eager=True, help="Show the traceback of an error.")
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Give prompts as they are, without the chat template.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
+
+Model = Annotated[
+    str, typer.Option("--model", help="A known model's name or a GGUF file.", rich_help_panel=ENGINE_PANEL)
+]
+Drafter = Annotated[
+    str, typer.Option("--drafter", help=f"One of: {', '.join(DRAFTERS)}.", rich_help_panel=ENGINE_PANEL)
+]
+MaxBatch = Annotated[
+    int, typer.Option("--max-batch", min=1, help="Requests decoded side by side.", rich_help_panel=ENGINE_PANEL)
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=1,
+        help="Tokens of prompt and answer per request.",
+        rich_help_panel=ENGINE_PANEL,
+        show_default="the engine's",
+    ),
+]
+Dtype = Annotated[str, typer.Option("--dtype", help=f"One of: {', '.join(DTYPES)}.", rich_help_panel=ENGINE_PANEL)]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.", rich_help_panel=ENGINE_PANEL)]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="CPU threads.", rich_help_panel=ENGINE_PANEL, show_default="all cores"),
+]
+
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", help="Tokens per answer at most.", rich_help_panel=SAMPLING_PANEL)
+]
+Temperature = Annotated[
+    float, typer.Option("--temperature", help="0 decodes greedily.", rich_help_panel=SAMPLING_PANEL)
+]
+TopK = Annotated[int, typer.Option("--top-k", help="0 keeps all tokens.", rich_help_panel=SAMPLING_PANEL)]
+TopP = Annotated[float, typer.Option("--top-p", help="1 keeps all tokens.", rich_help_panel=SAMPLING_PANEL)]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", help="Request i uses SEED + i.", rich_help_panel=SAMPLING_PANEL, show_default="drawn at random"
+    ),
+]
+FixedSeed = Annotated[int, typer.Option("--seed", help="Request i uses SEED + i.", rich_help_panel=SAMPLING_PANEL)]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", help="End the answer before this text; repeatable.", rich_help_panel=SAMPLING_PANEL),
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Go on past the end-of-text token.", rich_help_panel=SAMPLING_PANEL)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What `load_engine` is asked for. `drafter` None loads none."""
+
+    model: str
+    drafter: str | None
+    max_batch: int
+    context: int | None
+    dtype: str
+    device: str
+    threads: int | None
+
+
+def engine_options(
+    model: str, drafter: str, max_batch: int, context: int | None, dtype: str, device: str, threads: int | None
+) -> EngineOptions:
+    """Checks what can be checked before torch is imported; raises UsageError."""
+    if drafter not in DRAFTERS:
+        raise UsageError(f"--drafter: {drafter!r} is not known; choose from {', '.join(DRAFTERS)}")
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
+    chosen = None if drafter == "none" else drafter
+    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads)
+
+
+def sampling_options(
+    *,
+    max_tokens: int,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    stop: list[str] | None = None,
+    ignore_eos: bool = False,
+    logprobs: int | None = None,
+) -> Sampling:
+    """Raises UsageError for a value out of range."""
+    with usage():
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=tuple(stop or ()),
+            ignore_eos=ignore_eos,
+            logprobs=logprobs,
+        )

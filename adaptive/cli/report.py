@@ -1,0 +1,96 @@
+"""A benchmark's result in tables, and the warnings that go with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from adaptive.cli.render import number, share, table
+
+if TYPE_CHECKING:
+    from adaptive.benchmark import ArmSummary, Figures, ForeignCpu
+
+POSITIONS_SHOWN = 8
+
+
+def print_summaries(console: Console, summaries: list[ArmSummary]) -> None:
+    """Two tables (all prompts; by task) and the lossless check."""
+    console.print(_overall_table(summaries))
+    console.print(_task_table(summaries))
+    console.print(lossless_line(summaries), markup=False)
+
+
+def print_foreign_cpu(console: Console, others: ForeignCpu) -> None:
+    """How busy the machine was with other things, with a warning where that spoils the times."""
+    console.print(
+        f"Other processes used {share(others.mean)} of the machine during the runs "
+        f"({share(others.worst)} in the worst run)."
+    )
+    if others.too_high:
+        console.print(
+            "[bold yellow]Warning:[/] with that much going on beside them, these times say little about the arms; "
+            "repeat on a quiet machine."
+        )
+
+
+def lossless_line(summaries: list[ArmSummary]) -> str:
+    """How many requests of each arm have other tokens than plain decoding's."""
+    if summaries[0].mismatches is None:
+        return "Lossless check: needs greedy decoding (--temperature 0)."
+    requests = summaries[0].distinct_requests
+    differing = [f"{one.policy} {one.mismatches} of {requests}" for one in summaries if one.mismatches]
+    if not differing:
+        return f"Lossless check: every arm gave plain decoding's tokens for all {requests} requests."
+    return (
+        f"Lossless check: requests whose tokens differ from plain decoding's: {', '.join(differing)}. "
+        "Where two tokens are almost equally likely, rounding may swap them."
+    )
+
+
+def ratio_cells(figures: Figures) -> list[str]:
+    ratio = figures.ratio
+    return [f"{number(ratio.median, 2)}x", f"{number(ratio.low, 2)}–{number(ratio.high, 2)}"]
+
+
+def _overall_table(summaries: list[ArmSummary]) -> Table:
+    columns = ["arm", "tokens/s", "ratio", "min–max", "TTFT", "TPOT p50", "p99", "ITL p50", "p99", "wasted", "µs/step"]
+    rows = [
+        [
+            one.policy,
+            number(one.overall.tokens_per_s),
+            *ratio_cells(one.overall),
+            number(one.overall.ttft_ms, 0),
+            number(one.overall.tpot_ms),
+            number(one.overall.tpot_p99_ms),
+            number(one.overall.itl_p50_ms),
+            number(one.overall.itl_p99_ms),
+            str(one.overall.wasted),
+            number(one.controller_us_per_step, 0),
+        ]
+        for one in summaries
+    ]
+    return table("All prompts (latencies in ms; µs/step: the controller's own time)", columns, rows)
+
+
+def _task_table(summaries: list[ArmSummary]) -> Table:
+    columns = ["task", "arm", "tokens/s", "ratio", "min–max", "TPOT p50", "τ", "α", "α at position 1, 2, ... (%)"]
+    rows = []
+    for task in summaries[0].tasks:
+        for summary in summaries:
+            figures = summary.tasks[task]
+            positions = [f"{100 * alpha:.0f}" for alpha in figures.alpha_by_position[:POSITIONS_SHOWN]]
+            rows.append(
+                [
+                    task,
+                    summary.policy,
+                    number(figures.tokens_per_s),
+                    *ratio_cells(figures),
+                    number(figures.tpot_ms),
+                    number(figures.tau, 2),
+                    share(figures.alpha),
+                    " ".join(positions),
+                ]
+            )
+    return table("By task", columns, rows, left=2)

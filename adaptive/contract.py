@@ -1,0 +1,325 @@
+"""The control interface: what a policy, an engine and the controller between them say to each other.
+
+Whoever knows this file can write a policy or an engine. It needs numpy and the standard library only, so a
+policy never imports torch and an engine never imports a policy.
+
+Words used everywhere: a *row* is a request's place in the batch; γ (`gamma`) is the depth drafted per step;
+`accepted` counts draft tokens only, never the bonus token; `emitted` counts all tokens a step added. In every
+record `None` means *unknown*, and a policy must work (perhaps worse) when all optional fields are `None`.
+
+Arrays are indexed by place in `rows`: `context_lens[i]` belongs to row `rows[i]`. B is `len(rows)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive.requests import Output, Request, RequestId
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+DrafterKind = Literal["lm", "eagle", "medusa", "mtp", "ngram"]
+Signal = Literal["top_prob", "entropy", "margin", "target_entropy", "js", "match_len"]
+
+
+class AcceptanceKind(StrEnum):
+    """The rule that decides which draft tokens stand. `standard` and `block` keep the target's distribution exactly."""
+
+    STANDARD = "standard"  # rejection sampling, Leviathan et al. 2023; vLLM's name for it
+    BLOCK = "block"  # block verification, Sun et al. 2024
+    TYPICAL = "typical"
+    THRESHOLD = "threshold"
+    JS = "js"
+    DIVERGENCE = "divergence"
+    MENTORED = "mentored"
+    CACTUS = "cactus"
+    FLY = "fly"
+
+    @property
+    def lossless(self) -> bool:
+        return self in (AcceptanceKind.STANDARD, AcceptanceKind.BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A rule and its parameters, each a scalar, a `[B]` or a `[B, K]` array (copied to the device, never a graph key)."""
+
+    kind: AcceptanceKind = AcceptanceKind.STANDARD
+    params: Mapping[str, float | FloatArray] = field(default_factory=dict)
+
+    @property
+    def lossless(self) -> bool:
+        return self.kind.lossless
+
+
+STANDARD = Acceptance()
+
+
+# --- declared once, before anything is captured -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterCaps:
+    """One drafter of an engine. `shared_vocab` is False where its tokens are not the target's own."""
+
+    kind: DrafterKind
+    max_gamma: int
+    shared_vocab: bool = True
+    signals: frozenset[Signal] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLimits:
+    max_depth: int
+    max_width: int
+    max_nodes: int
+
+
+class CostModel(Protocol):
+    """Predicted seconds of the two halves of a step."""
+
+    def draft_s(self, batch: int, gamma: int, context_tokens: int) -> float: ...
+    def verify_s(self, batch: int, verify_tokens: int, context_tokens: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do. `gammas` always holds 0 (plain decode); `batch_buckets` are ascending batch widths.
+
+    `lag` is how many steps late a report may arrive, `delay` how many steps after `plan` a decision takes effect.
+    """
+
+    gammas: tuple[int, ...]
+    batch_buckets: tuple[int, ...]
+    drafters: Mapping[str, DrafterCaps] = field(default_factory=dict)
+    acceptances: frozenset[AcceptanceKind] = frozenset({AcceptanceKind.STANDARD})
+    ragged: bool = False
+    verify_budget: bool = False
+    stepwise: bool = False
+    tree: TreeLimits | None = None
+    lag: int = 0
+    delay: int = 0
+    cost: CostModel | None = None
+
+    def __post_init__(self) -> None:
+        if 0 not in self.gammas or list(self.gammas) != sorted(set(self.gammas)):
+            raise ValueError(f"gammas={self.gammas!r} must be ascending, distinct and start at 0 (plain decode)")
+        if not self.batch_buckets or list(self.batch_buckets) != sorted(set(self.batch_buckets)):
+            raise ValueError(f"batch_buckets={self.batch_buckets!r} must be ascending, distinct and not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a policy can reach; the engine captures that and no more.
+
+    `gammas` maps each batch bucket to the γ the policy may choose there. `self_paced` policies bring their own
+    dwell and hysteresis, so the guard applies none.
+    """
+
+    gammas: Mapping[int, tuple[int, ...]]
+    drafters: frozenset[str] = frozenset()
+    signals: frozenset[Signal] = frozenset()
+    acceptances: frozenset[AcceptanceKind] = frozenset({AcceptanceKind.STANDARD})
+    stepwise: bool = False
+    budget: bool = False
+    self_paced: bool = False
+
+    @classmethod
+    def everywhere(cls, caps: Capabilities, gammas: Iterable[int], *, self_paced: bool = False) -> Self:
+        """The same γ at every batch bucket, each lowered to the largest γ the engine offers below it."""
+        reach = tuple(sorted({floor_gamma(caps.gammas, gamma) for gamma in gammas} | {0}))
+        return cls({bucket: reach for bucket in caps.batch_buckets}, self_paced=self_paced)
+
+
+def floor_gamma(gammas: Sequence[int], gamma: int) -> int:
+    """The largest offered γ that is not above `gamma` (`gammas` ascending, starting at 0)."""
+    return max((offered for offered in gammas if offered <= gamma), default=0)
+
+
+def ceil_bucket(buckets: Sequence[int], size: int) -> int:
+    """The smallest bucket that holds `size`, or `size` itself when it is larger than all of them."""
+    return next((bucket for bucket in buckets if bucket >= size), size)
+
+
+# --- once per step ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """The batch before step `step`, in host numbers only, so that reading it can not wait for the device.
+
+    `num_decode` counts decoding requests; `num_prefill_tokens` is the size of this step's prompt chunk. `now` and
+    `elapsed` (since each row's first token) are seconds; `tpot_slo` is seconds per token, nan where a row has none.
+    `known_step` is the newest step whose report has been delivered. `match_len` is known before drafting with an
+    n-gram drafter; `stale_tokens[name]` is what switching to that drafter would first have to catch up.
+    """
+
+    step: int
+    known_step: int
+    now: float
+    num_decode: int
+    rows: IntArray
+    context_lens: IntArray
+    emitted: IntArray
+    num_prefill_tokens: int = 0
+    num_waiting: int = 0
+    kv_free: float | None = None
+    elapsed: FloatArray | None = None
+    tpot_slo: FloatArray | None = None
+    slo_class: tuple[str | None, ...] | None = None
+    greedy: BoolArray | None = None
+    allow_lossy: BoolArray | None = None
+    may_speculate: BoolArray | None = None
+    match_len: IntArray | None = None
+    stale_tokens: Mapping[str, IntArray] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """Survival of draft position k from a signal s: sigmoid(weight[k] · s + bias[k])."""
+
+    signal: Signal
+    weight: FloatArray
+    bias: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStop:
+    """Stop drafting a row after the token whose signal passes `threshold` (scalar or `[B]`); that token is kept."""
+
+    signal: Signal
+    threshold: float | FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """A static tree (`parents[i] < i`, root = -1), or the limits of a dynamic one."""
+
+    parents: tuple[int, ...] | None = None
+    depth: int = 0
+    width: int = 0
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the next step does.
+
+    `verify` is a total of packed tokens (roots included) to split on the device, or drafted lengths per row (roots
+    excluded) where the engine is `ragged`. `reason` is a short word that becomes a metric label.
+    """
+
+    gamma: int
+    verify: int | IntArray | None = None
+    row_target: FloatArray | None = None
+    confidence: Confidence | None = None
+    draft_stop: DraftStop | None = None
+    tree: TreeShape | None = None
+    acceptance: Acceptance = STANDARD
+    drafter: str | tuple[str, ...] | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProgress:
+    """Between draft steps: signals of the token just drafted at `position` (0 = first)."""
+
+    position: int
+    rows: IntArray
+    signals: Mapping[Signal, FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What an earlier step did, per row of that step.
+
+    `drafted` ≥ `verified` ≥ `accepted`: acceptance past `verified` was never observed (censored). `live` is False
+    where the request had already ended. `step_s` runs from completion to completion (nan after idle); `draft_s`
+    and `verify_s` are nan where not timed. Signals are `[B, gamma]`.
+    """
+
+    step: int
+    gamma: int
+    rows: IntArray
+    live: BoolArray
+    drafted: IntArray
+    verified: IntArray
+    accepted: IntArray
+    emitted: IntArray
+    lossy_accepted: IntArray | None = None
+    num_prefill_tokens: int = 0
+    step_s: float = float("nan")
+    draft_s: float = float("nan")
+    verify_s: float = float("nan")
+    signals: Mapping[Signal, FloatArray] | None = None
+
+
+# --- the three protocols ------------------------------------------------------------------------------------------
+
+
+class Controller(Protocol):
+    """All that an engine ever calls."""
+
+    def attach(self, caps: Capabilities) -> Needs:
+        """Called before anything is captured."""
+
+    def plan(self, view: StepView) -> Decision:
+        """Called before each step that decodes."""
+
+    def extend(self, progress: DraftProgress) -> BoolArray:
+        """Called between draft steps, only if `Needs.stepwise`: True drafts one more token for that row."""
+
+    def report(self, report: StepReport) -> None:
+        """Called off the critical path, about an earlier step."""
+
+    def forget(self, rows: Sequence[int]) -> None:
+        """Rows whose request ended; follows the last report that names them, precedes their reuse."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """All that a policy author writes. Stored parameters plus learned state; `clone` copies the first, not the second.
+
+    A policy that sets `Needs.stepwise` also has `extend(progress) -> bool[B]`; one that sets `Needs.budget` may have
+    `trim(progress) -> int | lens[B]`, which must obey the lossless law: whether a position is verified may depend on
+    the draft distribution there and on anything before it, never on the token drawn there or later.
+    """
+
+    def bind(self, caps: Capabilities) -> Needs:
+        """Learn what the engine can do; refuse with ValueError what the policy can not work with."""
+
+    def decide(self, view: StepView) -> Decision: ...
+
+    def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
+        """`decision` is what was executed, after the guard; `view` is what it was decided on."""
+
+    def forget(self, rows: Sequence[int]) -> None: ...
+
+    def clone(self) -> Self:
+        """The same parameters, fresh state (one per A/B arm)."""
+
+
+class Engine(Protocol):
+    """All that `AdaptiveController`, the simulator and `check_engine` use. `step` does nothing when idle."""
+
+    def capabilities(self) -> Capabilities: ...
+
+    def attach(self, controller: Controller) -> None:
+        """Ask the controller for its needs, prepare them, and call it from now on."""
+
+    def prepare(self, needs: Needs) -> None:
+        """Capture what is missing; also called at a step edge after a live policy swap."""
+
+    def submit(self, request: Request) -> RequestId: ...
+
+    def step(self) -> Sequence[Output]: ...
+
+    def cancel(self, request: RequestId) -> None: ...

@@ -1,0 +1,139 @@
+"""What goes into an engine and what comes out: requests, sampling parameters, outputs. Standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+RequestId = str
+FinishReason = Literal["stop", "length", "cancelled"]
+Messages = Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Messages
+"""Raw text, token ids, or chat messages (`{"role": ..., "content": ...}`) for the model's chat template."""
+
+MAX_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to choose tokens and when to stop.
+
+    `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 filter nothing. The same `seed` gives the same text only while
+    γ follows the same course: a decision changes which random number meets which token, never their distribution.
+    `seed=None` draws one. `stop` strings are cut from the text; `logprobs=n` reports each token's log-probability
+    under the unscaled target distribution and the n most likely alternatives.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        checks = (
+            (self.max_tokens >= 1, "max_tokens", "at least 1"),
+            (self.temperature >= 0 and math.isfinite(self.temperature), "temperature", "0 (greedy) or above"),
+            (self.top_k >= 0, "top_k", "0 (off) or above"),
+            (0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (off)"),
+            (self.seed is None or 0 <= self.seed < 2**63, "seed", "None or from 0 to 2**63 - 1"),
+            (all(self.stop), "stop", "free of empty strings"),
+            (self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", f"None or 0 to {MAX_LOGPROBS}"),
+        )
+        for valid, name, expected in checks:
+            if not valid:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not valid: it must be {expected}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `tpot_slo_ms` is the wished time per output token; `speculation=False` opts out of drafting."""
+
+    prompt: Prompt
+    sampling: Sampling = Sampling()
+    id: RequestId | None = None
+    tpot_slo_ms: float | None = None
+    slo_class: str | None = None
+    allow_lossy: bool = False
+    speculation: bool = True
+
+    def __post_init__(self) -> None:
+        if self.tpot_slo_ms is not None and not self.tpot_slo_ms > 0:
+            raise ValueError(f"tpot_slo_ms={self.tpot_slo_ms!r} is not valid: give milliseconds per token above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """One finished request's measurements. `accepted` excludes the bonus token; times are milliseconds.
+
+    `ttft_ms` runs from submission to the first token; `tpot_ms` is (last - first token) / (tokens - 1), 0 for one token.
+    `accepted_by_position[k]` of `drafted_by_position[k]` verified draft tokens at depth k stood.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    ttft_ms: float
+    tpot_ms: float
+    steps: int
+    drafted: int
+    accepted: int
+    gamma_histogram: Mapping[int, int] = field(default_factory=dict)
+    drafted_by_position: tuple[int, ...] = ()
+    accepted_by_position: tuple[int, ...] = ()
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens emitted per step, bonus included."""
+        return self.tokens / self.steps if self.steps else math.nan
+
+    @property
+    def alpha(self) -> float:
+        """Share of drafted tokens that were accepted; nan when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one step added to one request. The last one carries `finish_reason` and `stats`."""
+
+    request_id: RequestId
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    stats: RequestStats | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer, as `generate` returns it."""
+
+    request_id: RequestId
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    stats: RequestStats | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None

@@ -1,0 +1,5 @@
+"""How packed tokens see the key/value cache."""
+
+from engine.attention.masked import Attention, ChunkAttention, PackedAttention, causal_mask
+
+__all__ = ["Attention", "ChunkAttention", "PackedAttention", "causal_mask"]

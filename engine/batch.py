@@ -1,0 +1,108 @@
+"""The device's picture of every row: what it holds, may still emit, and how it samples.
+
+Everything a captured step reads or writes lives here, allocated once. Buffers have R + 1 rows; the last is trash for
+padding. Shapes: R rows, P capacity, M largest γ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adaptive.requests import MAX_LOGPROBS, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class OutColumns:
+    """Columns of the packed feedback row: M + 1 tokens, then four numbers."""
+
+    max_gamma: int
+
+    @property
+    def accepted(self) -> int:
+        return self.max_gamma + 1
+
+    @property
+    def verified(self) -> int:
+        return self.max_gamma + 2
+
+    @property
+    def available(self) -> int:
+        return self.max_gamma + 3
+
+    @property
+    def match_len(self) -> int:
+        return self.max_gamma + 4
+
+    @property
+    def width(self) -> int:
+        return self.max_gamma + 5
+
+
+class RowState:
+    """Persistent per-row buffers. `history_RP[row, :lens_R[row]]` are the row's tokens; its cache holds all but one.
+
+    The newest token is the *root* of the next step: its key and value are written there, so that prompts need no
+    logits of their own and a prompt's last token is just the first root.
+    """
+
+    def __init__(self, rows: int, capacity: int, max_gamma: int, device: str) -> None:
+        self.rows, self.capacity, self.max_gamma = rows, capacity, max_gamma
+        self.columns = OutColumns(max_gamma)
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros((rows + 1, *shape), dtype=torch.int64, device=device)
+
+        self.history_RP = ints(capacity)
+        self.lens_R = ints() + 1  # a row that was never used still has a root to point at
+        self.live_R = ints()
+        self.budget_R = ints()  # tokens the row may still emit
+        self.draft_cap_R = ints()  # 0 for requests that opted out of speculation
+        self.drafts_RM = ints(max_gamma)
+        self.draft_lens_R = ints()
+        self.match_lens_R = ints()
+        self.steps_R = ints()  # the request's own step count, which keys its randomness
+        self.seeds_R = ints()
+        self.top_k_R = ints()
+        self.top_p_R = torch.ones(rows + 1, dtype=torch.float32, device=device)
+        self.temperature_R = torch.zeros(rows + 1, dtype=torch.float32, device=device)
+        self.out_RO = torch.zeros((rows, self.columns.width), dtype=torch.int64, device=device)
+        self.logprob_ids_RWX = ints(max_gamma + 1, MAX_LOGPROBS)
+        self.logprobs_RWX = torch.zeros((rows + 1, max_gamma + 1, MAX_LOGPROBS + 1), device=device)
+
+    def admit(self, row: int, prompt: Sequence[int], budget: int, seed: int, sampling: Sampling, cap: int) -> None:
+        """Write a request into a free row; it decodes only once `start` is called."""
+        self.history_RP[row, : len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
+        values = (
+            (self.lens_R, len(prompt)),
+            (self.budget_R, budget),
+            (self.draft_cap_R, cap),
+            (self.steps_R, 0),
+            (self.seeds_R, seed),
+            (self.top_k_R, sampling.top_k),
+            (self.top_p_R, sampling.top_p),
+            (self.temperature_R, sampling.temperature),
+            (self.draft_lens_R, 0),
+            (self.match_lens_R, 0),
+        )
+        for buffer, value in values:
+            buffer[row] = value
+
+    def start(self, row: int) -> None:
+        self.live_R[row] = 1
+
+    def release(self, row: int) -> None:
+        self.live_R[row] = 0
+
+    def available(self, batch: int) -> Tensor:
+        """Draft tokens each of the first `batch` rows could verify now `[B]`: proposed, allowed and within budget."""
+        proposed = torch.minimum(self.draft_lens_R[:batch], self.draft_cap_R[:batch])
+        return torch.minimum(proposed, self.budget_R[:batch] - 1).clamp(min=0) * self.live_R[:batch]
+
+    def mutable(self) -> list[Tensor]:
+        """What a step changes and a capture's warm-up must put back."""
+        changed = [self.history_RP, self.lens_R, self.budget_R, self.steps_R, self.drafts_RM, self.draft_lens_R]
+        return [*changed, self.match_lens_R, self.out_RO]

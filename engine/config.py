@@ -1,0 +1,63 @@
+"""How an engine is set up: sizes that fix every buffer's shape, device, dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "float16": torch.float16}
+BACKENDS = ("eager", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes and devices. `context_len` is the tokens a row can hold, prompt and answer together.
+
+    `prefill_chunk` bounds the prompt tokens worked on between two decode steps. `backend` runs the captured pieces:
+    `eager` anywhere, `cuda` as CUDA graphs.
+    """
+
+    max_batch: int = 8
+    context_len: int = 2048
+    max_gamma: int = 16
+    prefill_chunk: int = 256
+    dtype: str = "float32"
+    device: str = "cpu"
+    backend: str = "eager"
+
+    def __post_init__(self) -> None:
+        checks = (
+            (self.max_batch >= 1, "max_batch", "at least 1"),
+            (self.context_len >= 2, "context_len", "at least 2"),
+            (0 <= self.max_gamma <= 64, "max_gamma", "from 0 to 64"),
+            (self.prefill_chunk >= 1, "prefill_chunk", "at least 1"),
+            (self.dtype in DTYPES, "dtype", f"one of {', '.join(DTYPES)}"),
+            (self.backend in BACKENDS, "backend", f"one of {', '.join(BACKENDS)}"),
+            (self.backend != "cuda" or self.device.startswith("cuda"), "backend", "eager unless device is cuda"),
+        )
+        for valid, name, expected in checks:
+            if not valid:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not valid: it must be {expected}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+
+def doubling_buckets(largest: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `largest` itself: the batch widths that get their own bundle."""
+    powers = [1 << bit for bit in range(largest.bit_length()) if 1 << bit < largest]
+    return (*powers, largest)
+
+
+def context_buckets(capacity: int) -> tuple[int, ...]:
+    """64, 96, 128, 192, ... up to `capacity`: attention reads the bucket, so each step wastes a third at most."""
+    ladder = [size for bit in range(6, capacity.bit_length()) for size in (1 << bit, 3 << (bit - 1))]
+    return (*[size for size in ladder if size < capacity], capacity)
+
+
+def token_buckets(largest: int) -> tuple[int, ...]:
+    """Packed-token widths: every one to 16, then multiples of 4, 8 and 16, so that padding stays a few per cent."""
+    ladder = [*range(1, 17), *range(20, 65, 4), *range(72, 129, 8), *range(144, largest + 1, 16)]
+    return (*[size for size in ladder if size < largest], largest)

@@ -1,0 +1,243 @@
+"""The bundled engine: continuous batching around one captured decode step, every decision asked of a controller."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+
+from adaptive.contract import AcceptanceKind, Capabilities, Controller, Needs
+from adaptive.requests import Output, Request, RequestId
+from engine.batch import RowState
+from engine.config import EngineConfig, doubling_buckets
+from engine.drafters import Drafter
+from engine.graphs import make_backend
+from engine.kv import KVCache
+from engine.models.decoder import Decoder
+from engine.observe import Observer
+from engine.prefill import Prefill
+from engine.runner import StepRunner
+from engine.scheduler import Scheduler
+from engine.sequence import NoText, Sequence
+from engine.step import DecodeStep
+from engine.stop import StopText
+from engine.tokenizer import Detokenizer, Tokenizer
+
+
+class LLMEngine:
+    """Serves a decoder. Implements `adaptive.contract.Engine`; wrap it in an `AdaptiveController` to use it."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        *,
+        tokenizer: Tokenizer | None = None,
+        drafter: Drafter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.config = config
+        self.model_config = decoder.config
+        self.decoder = decoder
+        self.drafter = drafter
+        self._tokenizer = tokenizer
+        self._clock = clock
+        max_gamma = drafter.caps.max_gamma if drafter else 0
+        self.state = RowState(config.max_batch, config.context_len, max_gamma, config.device)
+        self.kv = KVCache.allocate(
+            decoder.config, config.max_batch, config.context_len, config.torch_dtype, config.device
+        )
+        self.runner = self._make_runner(max_gamma)
+        self.scheduler = Scheduler(config.max_batch)
+        self._observer = Observer(config.max_batch, clock)
+        self._controller: Controller | None = None
+        self._sequences: dict[RequestId, Sequence] = {}
+        self._cancelled: list[Output] = []
+        self._submitted = 0
+
+    def _make_runner(self, max_gamma: int) -> StepRunner:
+        config, vocab = self.config, self.model_config.vocab_size
+        logits_dtype = torch.float64 if config.torch_dtype == torch.float64 else torch.float32
+        tokens = config.max_batch * (max_gamma + 1)
+        logits_NV = torch.zeros((tokens, vocab), dtype=logits_dtype, device=config.device)
+        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV)
+        chunk_3 = torch.zeros(3, dtype=torch.int64, device=config.device)
+        prefill = Prefill(self.decoder, self.kv, self.state, chunk_3)
+        return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise ValueError("this engine was built without a tokenizer: give prompts as token ids")
+        return self._tokenizer
+
+    # --- adaptive.contract.Engine -------------------------------------------------------------------------------
+
+    def capabilities(self) -> Capabilities:
+        drafters = {self.drafter.name: self.drafter.caps} if self.drafter else {}
+        return Capabilities(
+            gammas=tuple(range(self.state.max_gamma + 1)),
+            batch_buckets=doubling_buckets(self.config.max_batch),
+            drafters=drafters,
+            acceptances=frozenset({AcceptanceKind.STANDARD}),
+        )
+
+    def attach(self, controller: Controller) -> None:
+        self._controller = controller
+        self.prepare(controller.attach(self.capabilities()))
+
+    def prepare(self, needs: Needs) -> None:
+        self.runner.prepare(needs)
+
+    def submit(self, request: Request) -> RequestId:
+        """Queue a request. Raises ValueError for a prompt that is empty, too long or holds ids outside the vocabulary."""
+        prompt = self._encode(request)
+        self._submitted += 1
+        request_id = request.id if request.id is not None else f"request-{self._submitted}"
+        if request_id in self._sequences:
+            raise ValueError(f"id={request_id!r} is already in use by an unfinished request: give each its own id")
+        sampling = request.sampling
+        stop_ids = frozenset(sampling.stop_token_ids)
+        if self._tokenizer is not None and not sampling.ignore_eos:
+            stop_ids |= self._tokenizer.eos_ids
+        if sampling.stop and self._tokenizer is None:
+            raise ValueError(f"stop={sampling.stop!r} needs a tokenizer: use stop_token_ids")
+        sequence = Sequence(
+            id=request_id,
+            request=request,
+            prompt=prompt,
+            budget=min(sampling.max_tokens, self.config.context_len - len(prompt)),
+            submitted_at=self._clock(),
+            stop_ids=stop_ids,
+            detokenizer=Detokenizer(self._tokenizer) if self._tokenizer else NoText(),
+            text=StopText(sampling.stop),
+        )
+        self._sequences[request_id] = sequence
+        self.scheduler.add(sequence)
+        return request_id
+
+    def _encode(self, request: Request) -> list[int]:
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+        elif all(isinstance(part, int | np.integer) for part in prompt):
+            ids = [int(part) for part in prompt]  # type: ignore[call-overload]
+        else:
+            ids = self.tokenizer.encode(self.tokenizer.apply_chat(prompt))  # type: ignore[arg-type]
+        limit = self.config.context_len - 1
+        if not 1 <= len(ids) <= limit:
+            fix = "give at least one token" if not ids else "shorten it or raise context_len"
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens and must have 1 to {limit} (one is left to answer): {fix}"
+            )
+        outside = [token for token in ids if not 0 <= token < self.model_config.vocab_size]
+        if outside:
+            raise ValueError(f"token id {outside[0]} is outside the vocabulary of {self.model_config.vocab_size}")
+        return ids
+
+    def cancel(self, request: RequestId) -> None:
+        """End a request at the next step edge; unknown or finished ids are ignored, as they may just have ended."""
+        sequence = self._sequences.get(request)
+        if sequence is None:
+            return
+        if sequence.row < 0:
+            self.scheduler.waiting.remove(sequence)
+        self._cancelled.append(sequence.cancel())
+        self._end(sequence)
+
+    def step(self) -> Seq[Output]:
+        """Admit, prefill a chunk, decode one step. Returns what each request got."""
+        if self._controller is None:
+            raise ValueError("no controller is attached: wrap the engine, AdaptiveController(engine, policy=...)")
+        outputs, self._cancelled = self._cancelled, []
+        for sequence in self.scheduler.admit():
+            self._seat(sequence)
+        prefill_tokens = self._prefill()
+        batch = self.scheduler.decoding()
+        if batch:
+            outputs.extend(self._decode(self._controller, batch, prefill_tokens))
+        else:
+            self._observer.pause()
+        return outputs
+
+    # --- the step's parts ---------------------------------------------------------------------------------------
+
+    def _seat(self, sequence: Sequence) -> None:
+        sampling = sequence.request.sampling
+        seed = sampling.seed if sampling.seed is not None else random.getrandbits(63)
+        cap = self.state.max_gamma if sequence.request.speculation else 0
+        self.state.admit(sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap)
+        self._observer.seat(sequence)
+        if sequence.decoding:
+            self._start(sequence)
+
+    def _start(self, sequence: Sequence) -> None:
+        self.state.start(sequence.row)
+        self.runner.drafts_fresh = False
+
+    def _prefill(self) -> int:
+        """Work on the oldest unfinished prompts until the chunk's token allowance is used."""
+        allowance = self.config.prefill_chunk
+        for sequence in self.scheduler.prefilling():
+            count = min(allowance, len(sequence.prompt) - 1 - sequence.prefilled)
+            self.runner.prefill(sequence.row, sequence.prefilled, count)
+            sequence.prefilled += count
+            allowance -= count
+            if sequence.decoding:
+                self._start(sequence)
+            if allowance == 0:
+                break
+        return self.config.prefill_chunk - allowance
+
+    def _decode(self, controller: Controller, batch: list[Sequence], prefill_tokens: int) -> list[Output]:
+        waiting = len(self.scheduler.waiting)
+        free = 1 - len(self.scheduler.running) / self.config.max_batch
+        matches = self.runner.match_lens if self.runner.drafts_fresh else None
+        view = self._observer.view(batch, prefill_tokens, waiting, free, matches)
+        gamma = controller.plan(view).gamma
+        feedback = self.runner.run(gamma, batch)
+        report = self._observer.report(view, gamma, feedback, prefill_tokens)
+        outputs = []
+        for place, sequence in enumerate(batch):
+            verified, accepted = int(report.verified[place]), int(report.accepted[place])
+            sequence.record(gamma, verified, accepted)
+            tokens = feedback.tokens[place][: accepted + 1]
+            output = sequence.extend(tokens, self._observer.completed_at, feedback.logprobs(place, accepted + 1))
+            report.emitted[place] = len(output.tokens)
+            outputs.append(output)
+        self._observer.advance(view, report)
+        controller.report(report)
+        for sequence in batch:
+            if sequence.finish_reason is not None:
+                self._end(sequence)
+        return outputs
+
+    def _end(self, sequence: Sequence) -> None:
+        del self._sequences[sequence.id]
+        if sequence.row < 0:
+            return
+        self.state.release(sequence.row)
+        self.scheduler.release(sequence)
+        if self._controller is not None:
+            self._controller.forget([sequence.row])
+
+    def describe(self) -> dict[str, object]:
+        """What runs here, for people: model, sizes, device, kernels, memory in bytes."""
+        config, model = self.config, self.model_config
+        return {
+            "parameters": model.num_parameters(),
+            "layers": model.num_layers,
+            "dtype": config.dtype,
+            "device": config.device,
+            "backend": config.backend,
+            "max_batch": config.max_batch,
+            "context_len": config.context_len,
+            "drafter": self.drafter.name if self.drafter else None,
+            "threads": torch.get_num_threads(),
+            "weight_bytes": model.weight_bytes(config.torch_dtype),
+            "kv_bytes": KVCache.bytes_needed(model, config.max_batch, config.context_len, config.torch_dtype),
+        }

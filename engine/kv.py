@@ -1,0 +1,56 @@
+"""The key/value cache: one flat tensor per layer and half, `rows · capacity` slots and one trash slot for padding.
+
+Shapes: S slots, K key/value heads, D head size, B batch bucket, C context bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.models.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """`keys[layer]` and `values[layer]` are `[S, K, D]`; slot = row · capacity + position, the last slot is trash."""
+
+    rows: int
+    capacity: int
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    @classmethod
+    def allocate(cls, model: ModelConfig, rows: int, capacity: int, dtype: torch.dtype, device: str) -> KVCache:
+        # Zeros, not empty: a masked key still enters 0 · value, which must not be 0 · nan.
+        shape = (rows * capacity + 1, model.num_kv_heads, model.head_dim)
+        halves = [[torch.zeros(shape, dtype=dtype, device=device) for _ in range(model.num_layers)] for _ in range(2)]
+        return cls(rows, capacity, halves[0], halves[1])
+
+    @staticmethod
+    def bytes_needed(model: ModelConfig, rows: int, capacity: int, dtype: torch.dtype) -> int:
+        per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * dtype.itemsize
+        return (rows * capacity + 1) * per_token
+
+    @property
+    def trash_slot(self) -> int:
+        return self.rows * self.capacity
+
+    def write(self, layer: int, slots_N: Tensor, keys_NKD: Tensor, values_NKD: Tensor) -> None:
+        self.keys[layer].index_copy_(0, slots_N, keys_NKD)
+        self.values[layer].index_copy_(0, slots_N, values_NKD)
+
+    def batch(self, layer: int, batch: int, context: int) -> tuple[Tensor, Tensor]:
+        """The first `context` positions of the first `batch` rows as `[B, K, C, D]` views (nothing is copied)."""
+        return (self._view(self.keys[layer], batch, context), self._view(self.values[layer], batch, context))
+
+    def _view(self, half: Tensor, batch: int, context: int) -> Tensor:
+        by_row = half[:-1].view(self.rows, self.capacity, *half.shape[1:])
+        return by_row[:batch, :context].transpose(1, 2)
+
+    def gather(self, layer: int, slots_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Chosen slots as `[1, K, C, D]` copies, for a row known only on the device."""
+        keys, values = (half[layer].index_select(0, slots_C) for half in (self.keys, self.values))
+        return keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)

@@ -1,0 +1,43 @@
+"""Whether a model and its buffers fit, asked before anything is allocated."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+
+from engine.config import EngineConfig
+from engine.kv import KVCache
+from engine.models.config import ModelConfig
+
+GIB = 1 << 30
+
+
+def free_bytes(device: str) -> int:
+    """Memory that can be allocated now, on the host or the GPU."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def bytes_needed(model: ModelConfig, config: EngineConfig, max_gamma: int) -> dict[str, int]:
+    """What an engine will hold, by purpose. A CPU keeps a tied embedding twice: as a table and packed as the head."""
+    dtype = config.torch_dtype
+    weights = model.weight_bytes(dtype)
+    if model.tie_embeddings and torch.device(config.device).type == "cpu":
+        weights += model.vocab_size * model.hidden_size * dtype.itemsize
+    logits = config.max_batch * (max_gamma + 1) * model.vocab_size * max(dtype.itemsize, 4)
+    cache = KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype)
+    return {"weights": weights, "KV cache": cache, "logits": logits}
+
+
+def require_memory(model: ModelConfig, config: EngineConfig, max_gamma: int) -> None:
+    """Raise MemoryError, with what was asked and what there is, unless everything fits."""
+    needed, free = bytes_needed(model, config, max_gamma), free_bytes(config.device)
+    total = sum(needed.values())
+    if total <= free:
+        return
+    parts = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in needed.items())
+    raise MemoryError(
+        f"{total / GIB:.2f} GiB is needed on {config.device} ({parts}) and {free / GIB:.2f} GiB is free: "
+        f"lower max_batch={config.max_batch} or context_len={config.context_len}, or take a smaller dtype"
+    )

@@ -1,0 +1,99 @@
+"""The host's picture of the batch: what the controller is shown before a step and told after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adaptive.contract import BoolArray, FloatArray, IntArray, StepReport, StepView
+
+if TYPE_CHECKING:
+    from engine.runner import Feedback
+    from engine.sequence import Sequence as Request
+
+CONTEXT, EMITTED, GREEDY, LOSSY, SPECULATE = range(5)
+FIRST_TOKEN, TPOT_SLO = range(2)
+
+
+class Observer:
+    """Numbers per row, kept up to date step by step so that a view is two array look-ups, not a loop over requests."""
+
+    def __init__(self, rows: int, clock: Callable[[], float]) -> None:
+        self._ints: IntArray = np.zeros((5, rows), dtype=np.int64)
+        self._floats: FloatArray = np.full((2, rows), np.nan)
+        self._classes: list[str | None] = [None] * rows
+        self._clock = clock
+        self._step = 0
+        self._started_at = float("nan")  # when the step before ended; nan after idle
+        self.completed_at = float("nan")
+
+    def seat(self, request: Request) -> None:
+        """A request takes its row."""
+        wants = request.request
+        flags = (len(request.prompt), 0, wants.sampling.greedy, wants.allow_lossy, wants.speculation)
+        self._ints[:, request.row] = flags
+        slo = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
+        self._floats[:, request.row] = (np.nan, slo)
+        self._classes[request.row] = wants.slo_class
+
+    def pause(self) -> None:
+        """Nothing decodes: the next step's duration would measure the wait."""
+        self._started_at = float("nan")
+
+    def view(
+        self, batch: Sequence[Request], prefill_tokens: int, waiting: int, free: float, matches: IntArray | None
+    ) -> StepView:
+        places = [request.row for request in batch]
+        rows: IntArray = np.array(places, dtype=np.int64)
+        ints, floats, now = self._ints.take(rows, axis=1), self._floats.take(rows, axis=1), self._clock()
+        flags: BoolArray = ints[GREEDY:].astype(np.bool_)
+        return StepView(
+            step=self._step,
+            known_step=self._step - 1,
+            now=now,
+            num_decode=len(rows),
+            rows=rows,
+            context_lens=ints[CONTEXT],
+            emitted=ints[EMITTED],
+            num_prefill_tokens=prefill_tokens,
+            num_waiting=waiting,
+            kv_free=free,
+            elapsed=np.fmax(now - floats[FIRST_TOKEN], 0.0),  # 0 for nan: no token yet,
+            tpot_slo=floats[TPOT_SLO],
+            slo_class=tuple([self._classes[place] for place in places]),
+            greedy=flags[0],
+            allow_lossy=flags[1],
+            may_speculate=flags[2],
+            match_len=None if matches is None else matches[rows],
+        )
+
+    def report(self, view: StepView, gamma: int, feedback: Feedback, prefill_tokens: int) -> StepReport:
+        """What the step did; `emitted` is filled in as the requests take their tokens."""
+        self.completed_at = self._clock()
+        report = StepReport(
+            step=view.step,
+            gamma=gamma,
+            rows=view.rows,
+            live=np.ones(len(view.rows), dtype=np.bool_),
+            drafted=feedback.verified,
+            verified=feedback.verified,
+            accepted=feedback.accepted,
+            emitted=np.zeros(len(view.rows), dtype=np.int64),
+            num_prefill_tokens=prefill_tokens,
+            step_s=self.completed_at - self._started_at,
+            draft_s=feedback.draft_s,
+            verify_s=feedback.verify_s,
+        )
+        self._started_at = self.completed_at
+        return report
+
+    def advance(self, view: StepView, report: StepReport) -> None:
+        """Account for a finished step."""
+        self._step += 1
+        self._ints[CONTEXT, view.rows] += report.emitted
+        self._ints[EMITTED, view.rows] += report.emitted
+        first = view.rows[view.emitted == 0]
+        if first.size:
+            self._floats[FIRST_TOKEN, first] = self.completed_at

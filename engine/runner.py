@@ -1,0 +1,169 @@
+"""Picks the bundle for a step, runs its pieces and reads the one packed copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adaptive.contract import IntArray, Needs, ceil_bucket
+from adaptive.requests import TokenLogprob
+from engine.config import EngineConfig, context_buckets, doubling_buckets, token_buckets
+from engine.graphs import Backend, Piece
+from engine.prefill import Prefill, PrefillKey
+from engine.sampling.distribution import Sampler
+from engine.step import DecodeStep, StepBundle, StepKey
+
+if TYPE_CHECKING:
+    from engine.sequence import Sequence as Request
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """One step's results on the host, per request of the batch. Seconds are nan where a piece did not run."""
+
+    tokens: list[list[int]]
+    accepted: IntArray
+    verified: IntArray
+    draft_s: float
+    verify_s: float
+    logprob_values: list[list[list[float]]] | None = None
+    logprob_ids: list[list[list[int]]] | None = None
+    logprob_counts: tuple[int | None, ...] = ()
+
+    def logprobs(self, place: int, count: int) -> list[TokenLogprob] | None:
+        """The first `count` tokens' log-probabilities, if that request asked for them."""
+        if self.logprob_values is None or self.logprob_ids is None or self.logprob_counts[place] is None:
+            return None
+        top = self.logprob_counts[place]
+        rows = zip(self.tokens[place][:count], self.logprob_values[place], self.logprob_ids[place], strict=False)
+        return [
+            TokenLogprob(token, values[0], tuple(zip(ids[:top], values[1:], strict=False)))
+            for token, values, ids in rows
+        ]
+
+
+class StepRunner:
+    """Owns the bundles. `drafts_fresh` says whether every live row's proposals follow its newest token."""
+
+    def __init__(
+        self, config: EngineConfig, step: DecodeStep, prefill: Prefill, backend: Backend, clock: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._step = step
+        self._prefill = prefill
+        self._backend = backend
+        self._clock = clock
+        self._batches = doubling_buckets(config.max_batch)
+        self._contexts = context_buckets(config.context_len)
+        self._tokens = token_buckets(step.logits_NV.shape[0])
+        self._chunks = doubling_buckets(config.prefill_chunk)
+        self._bundles: dict[StepKey, StepBundle] = {}
+        self._prefills: dict[PrefillKey, Piece] = {}
+        self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
+        self.drafts_fresh = False
+
+    @property
+    def match_lens(self) -> IntArray:
+        """Per row, as the newest packed copy has them."""
+        matches: IntArray = self._out[:, self._step.state.columns.match_len]
+        return matches
+
+    def prepare(self, needs: Needs) -> None:
+        """Capture the greedy bundles of every γ the policy can reach, at every width and context. Eager needs none."""
+        if self._backend.name == "eager":
+            return
+        for batch in self._batches:
+            for gamma in needs.gammas.get(batch, (0,)):
+                for tokens in (size for size in self._tokens if size <= batch * (gamma + 1)):
+                    for context in self._contexts:
+                        self._bundle(StepKey(batch, gamma, tokens, context))
+
+    def prefill(self, row: int, start: int, count: int) -> None:
+        """Run one chunk of a row's prompt."""
+        context = ceil_bucket(self._contexts, start + count)
+        key = PrefillKey(ceil_bucket(self._chunks, count), context)
+        if key not in self._prefills:
+            self._prefills[key] = self._backend.capture(lambda: self._prefill.run(key), [])
+        self._prefill.aim(row, start, count)
+        self._prefills[key]()
+
+    def run(self, gamma: int, batch: Sequence[Request]) -> Feedback:
+        """One decode step at the decided γ for the requests of `batch` (ascending rows)."""
+        rows = np.array([request.row for request in batch], dtype=np.int64)
+        shape = self._shape(gamma, batch)
+        started = self._clock()
+        if gamma and not self.drafts_fresh:
+            self._bundle(shape).draft()
+            self._read()
+        key = self._sized(shape, rows)
+        bundle = self._bundle(key)
+        drafted = self._clock()
+        bundle.verify()
+        bundle.accept()
+        verified = self._clock()
+        if gamma:
+            bundle.draft()
+        self.drafts_fresh = gamma > 0
+        self._read()
+        seconds = (drafted - started) + (self._clock() - verified)
+        return self._feedback(key, rows, batch, seconds if gamma else float("nan"), verified - drafted)
+
+    def _shape(self, gamma: int, batch: Sequence[Request]) -> StepKey:
+        """The key but for its packed width, which depends on what the drafter found."""
+        longest = max(request.context_len for request in batch)
+        samplings = [request.request.sampling for request in batch]
+        sampler = Sampler.GREEDY
+        if any(not sampling.greedy for sampling in samplings):
+            filtered = any(sampling.top_k or sampling.top_p < 1 for sampling in samplings if not sampling.greedy)
+            sampler = Sampler.FILTERED if filtered else Sampler.PLAIN
+        return StepKey(
+            batch=ceil_bucket(self._batches, batch[-1].row + 1),
+            gamma=gamma,
+            verify_tokens=len(batch),
+            context=ceil_bucket(self._contexts, min(longest + gamma + 1, self._config.context_len)),
+            sampler=sampler,
+            logprobs=any(sampling.logprobs is not None for sampling in samplings),
+        )
+
+    def _sized(self, shape: StepKey, rows: IntArray) -> StepKey:
+        tokens = len(rows)
+        if shape.gamma:
+            available = self._out[rows, self._step.state.columns.available]
+            tokens += int(np.minimum(available, shape.gamma).sum())
+        tokens = ceil_bucket(self._tokens, tokens)
+        return StepKey(shape.batch, shape.gamma, tokens, shape.context, shape.sampler, shape.logprobs)
+
+    def _bundle(self, key: StepKey) -> StepBundle:
+        bundle = self._bundles.get(key)
+        if bundle is None:
+            step, mutable = self._step, self._step.state.mutable()
+            pieces = (lambda: step.verify(key), lambda: step.accept(key), lambda: step.draft(key))
+            bundle = StepBundle(key, *(self._backend.capture(piece, mutable) for piece in pieces))
+            self._bundles[key] = bundle
+        return bundle
+
+    def _read(self) -> None:
+        """The one packed copy. On a CPU the buffer is at hand; on a GPU this is where the host waits."""
+        self._out[:] = self._step.state.out_RO.numpy(force=True)
+
+    def _feedback(
+        self, key: StepKey, rows: IntArray, batch: Sequence[Request], draft_s: float, verify_s: float
+    ) -> Feedback:
+        state, out = self._step.state, self._out[rows]
+        values = ids = None
+        if key.logprobs:
+            values = state.logprobs_RWX.numpy(force=True)[rows].tolist()
+            ids = state.logprob_ids_RWX.numpy(force=True)[rows].tolist()
+        return Feedback(
+            tokens=out[:, : key.gamma + 1].tolist(),
+            accepted=out[:, state.columns.accepted],
+            verified=out[:, state.columns.verified],
+            draft_s=draft_s,
+            verify_s=verify_s,
+            logprob_values=values,
+            logprob_ids=ids,
+            logprob_counts=tuple(request.request.sampling.logprobs for request in batch),
+        )

@@ -1,0 +1,1 @@
+"""From logits to tokens: distributions, randomness and verification, all inside a captured step."""

@@ -1,0 +1,120 @@
+"""One request's life on the host: its tokens, where its text ends, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from adaptive.requests import FinishReason, Output, Request, RequestId, RequestStats, TokenLogprob
+from engine.stop import StopText
+
+
+class TextStream(Protocol):
+    """Turns tokens into text as they arrive (`engine.tokenizer.Detokenizer`)."""
+
+    def push(self, ids: Tokens[int]) -> str: ...
+    def flush(self) -> str: ...
+
+
+class NoText:
+    """For models without a tokenizer: token ids only."""
+
+    def push(self, ids: Tokens[int]) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+@dataclass(slots=True)
+class Sequence:
+    """A submitted request. `budget` is `max_tokens`, or less where the row's context would overflow."""
+
+    id: RequestId
+    request: Request
+    prompt: list[int]
+    budget: int
+    submitted_at: float
+    stop_ids: frozenset[int]
+    detokenizer: TextStream
+    text: StopText
+    row: int = -1
+    prefilled: int = 0
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+    steps: int = 0
+    gamma_histogram: dict[int, int] = field(default_factory=dict)
+    drafted_by_position: list[int] = field(default_factory=list)
+    accepted_by_position: list[int] = field(default_factory=list)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether all of the prompt but its last token, the first root, is in the cache."""
+        return self.prefilled == len(self.prompt) - 1
+
+    @property
+    def context_len(self) -> int:
+        return len(self.prompt) + len(self.tokens)
+
+    def record(self, gamma: int, verified: int, accepted: int) -> None:
+        """One decode step's draft counts."""
+        self.steps += 1
+        self.gamma_histogram[gamma] = self.gamma_histogram.get(gamma, 0) + 1
+        missing = verified - len(self.drafted_by_position)
+        if missing > 0:
+            self.drafted_by_position.extend([0] * missing)
+            self.accepted_by_position.extend([0] * missing)
+        for position in range(verified):
+            self.drafted_by_position[position] += 1
+            self.accepted_by_position[position] += position < accepted
+
+    def extend(self, tokens: Tokens[int], now: float, logprobs: Tokens[TokenLogprob] | None) -> Output:
+        """Take a step's tokens up to the first that ends the request: a stop token, a stop string, or the budget."""
+        if not self.tokens:
+            self.first_token_at = now
+        self.last_token_at = now
+        before, pieces = len(self.tokens), []
+        for token in tokens:
+            self.tokens.append(token)
+            if token in self.stop_ids:
+                self.finish_reason = "stop"
+                break
+            pieces.append(self.text.push(self.detokenizer.push([token])))
+            if self.text.stopped:
+                self.finish_reason = "stop"
+                break
+            if len(self.tokens) == self.budget:
+                self.finish_reason = "length"
+                break
+        if self.finish_reason is not None:
+            pieces.append(self.text.push(self.detokenizer.flush()) + self.text.flush())
+        new = tuple(self.tokens[before:])
+        kept = None if logprobs is None else tuple(logprobs[: len(new)])
+        return self.output(new, "".join(pieces), kept)
+
+    def cancel(self) -> Output:
+        self.finish_reason = "cancelled"
+        return self.output((), self.text.push(self.detokenizer.flush()) + self.text.flush(), None)
+
+    def output(self, tokens: tuple[int, ...], text: str, logprobs: tuple[TokenLogprob, ...] | None) -> Output:
+        stats = None if self.finish_reason is None else self.stats()
+        return Output(self.id, tokens, text, self.finish_reason, logprobs, stats)
+
+    def stats(self) -> RequestStats:
+        count = len(self.tokens)
+        span = self.last_token_at - self.first_token_at
+        return RequestStats(
+            prompt_tokens=len(self.prompt),
+            tokens=count,
+            ttft_ms=1e3 * (self.first_token_at - self.submitted_at) if count else float("nan"),
+            tpot_ms=1e3 * span / (count - 1) if count > 1 else 0.0,
+            steps=self.steps,
+            drafted=sum(self.drafted_by_position),
+            accepted=sum(self.accepted_by_position),
+            gamma_histogram=dict(self.gamma_histogram),
+            drafted_by_position=tuple(self.drafted_by_position),
+            accepted_by_position=tuple(self.accepted_by_position),
+        )

@@ -1,0 +1,91 @@
+"""Text to tokens and back, whole or piece by piece, for byte-level BPE vocabularies."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+
+import tokenizers
+
+from adaptive.requests import Messages
+from engine.chat import ChatTemplate
+
+
+class Tokenizer:
+    """A model's vocabulary and chat template.
+
+    `special_ids` are control tokens: they are recognised in text by `encode` and left out by `decode`. `bos_id` is
+    put before every text that does not start with it already; None puts none.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        special_ids: frozenset[int] = frozenset(),
+        eos_ids: frozenset[int] = frozenset(),
+        bos_id: int | None = None,
+        chat_template: ChatTemplate | None = None,
+    ) -> None:
+        self.eos_ids = eos_ids
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self._backend = backend
+        self._bos_id = bos_id
+        self._chat_template = chat_template
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self._bytes = {token: _token_bytes(text) for text, token in vocab.items() if token not in special_ids}
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        if self._bos_id is not None and ids[:1] != [self._bos_id]:
+            ids.insert(0, self._bos_id)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`. Special tokens, and ids beyond the vocabulary (padding of the embedding), have none."""
+        return self.token_bytes(ids).decode("utf-8", errors="replace")
+
+    def token_bytes(self, ids: Iterable[int]) -> bytes:
+        """What `ids` stand for before UTF-8 decoding: a token may end in the middle of a character."""
+        return b"".join(self._bytes.get(token, b"") for token in ids)
+
+    def apply_chat(self, messages: Messages) -> str:
+        """The prompt text for chat messages, up to where the assistant answers."""
+        if self._chat_template is None:
+            raise ValueError("this model file has no chat template: give the prompt as plain text")
+        return self._chat_template.render(messages)
+
+
+class Detokenizer:
+    """Text as tokens arrive. Pieces, with the last `flush`, concatenate to exactly `tokenizer.decode(all ids)`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that `ids` make final; a character whose bytes are not all there yet is held back."""
+        return self._decoder.decode(self._tokenizer.token_bytes(ids))
+
+    def flush(self) -> str:
+        """What was held back, as the replacement character; the detokenizer starts afresh."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest
+
+
+def _byte_characters() -> dict[str, int]:
+    """GPT-2's table: printable bytes stand for themselves, the others for characters from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = _byte_characters()
+
+
+def _token_bytes(text: str) -> bytes:
+    try:
+        return bytes(_BYTE_OF_CHARACTER[character] for character in text)
+    except KeyError:  # an added token is written as itself
+        return text.encode()

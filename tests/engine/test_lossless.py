@@ -1,0 +1,194 @@
+"""Speculation changes no token of a greedy answer and no probability of a sampled one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from torch import Tensor
+
+from adaptive import AdaptiveController
+from adaptive.contract import Policy
+from adaptive.requests import Request, Sampling
+from engine.models.config import ModelConfig
+from engine.sampling import verify
+from policies import EmaTiers, Fixed
+from tests.engine.tiny import (
+    TINY,
+    Cycling,
+    random_weights,
+    reference_greedy,
+    reference_logits,
+    run_all,
+    tiny_engine,
+    tokens_of,
+)
+
+PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [2, 2, 7, 1, 8, 2, 2], [6] * 20, [8, 1]]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("policy", [Fixed(0), Fixed(1), Fixed(5), EmaTiers()], ids=["0", "1", "5", "ema"])
+def test_greedy_equals_plain_decode(policy: Policy, batch: int) -> None:
+    """Requests of different lengths join one per step and leave when done."""
+    weights = random_weights(TINY)
+    engine = tiny_engine(max_batch=batch)
+    controller = AdaptiveController(engine, policy=policy.clone())
+    lengths = [5 + 7 * place % 40 for place in range(len(PROMPTS))]
+    requests = [
+        Request(prompt, Sampling(max_tokens=length), id=str(place))
+        for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True))
+    ]
+    outputs = run_all(engine, requests, per_step=1)
+    for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True)):
+        assert tokens_of(outputs[str(place)]) == reference_greedy(TINY, weights, prompt, length)
+    assert not controller.stats().policy_errors
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    gammas=st.lists(st.integers(0, 5), min_size=1, max_size=6),
+    arrivals=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=10),
+)
+def test_greedy_survives_any_course_of_gamma_arrivals_and_cancels(
+    gammas: list[int], arrivals: list[tuple[int, int, int]]
+) -> None:
+    """Each arrival is (prompt, length, steps to wait before it); every third is cancelled midway."""
+    weights, engine = random_weights(TINY), tiny_engine(max_batch=3)
+    engine.attach(Cycling(gammas))
+    got: dict[str, list[int]] = {}
+
+    def step() -> None:
+        for output in engine.step():
+            got.setdefault(output.request_id, []).extend(output.tokens)
+
+    for place, (prompt, length, wait) in enumerate(arrivals):
+        engine.submit(Request(PROMPTS[prompt], Sampling(max_tokens=length), id=str(place)))
+        for _ in range(wait):
+            step()
+        if place % 3 == 2:
+            engine.cancel(str(place - 1))
+    while not engine.scheduler.idle:
+        step()
+    for place, (prompt, length, _) in enumerate(arrivals):
+        expected = reference_greedy(TINY, weights, PROMPTS[prompt], length)
+        tokens = got.get(str(place), [])
+        assert tokens == expected[: len(tokens)]
+        assert len(tokens) == length or (place + 1) % 3 == 2
+
+
+# --- sampling: the joint law of four tokens ------------------------------------------------------------------------
+
+SMALL = ModelConfig(
+    vocab_size=4,
+    hidden_size=8,
+    intermediate_size=12,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    context_len=64,
+)
+PROMPT = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2]
+SAMPLES = 6_000
+
+
+def token_law(logits_V: Tensor, sampling: Sampling) -> Tensor:
+    """One step's distribution, written out: temperature, then the k most likely, then the nucleus of mass p."""
+    probs = (logits_V / sampling.temperature).softmax(-1)
+    order = probs.argsort(descending=True)
+    if sampling.top_k:
+        probs[order[sampling.top_k :]] = 0
+        probs /= probs.sum()
+    mass = 0.0
+    for token in order:
+        if mass >= sampling.top_p:
+            probs[token] = 0
+        mass += float(probs[token])
+    return probs / probs.sum()
+
+
+def joint_law(sampling: Sampling, seed: int) -> dict[tuple[int, ...], float]:
+    """Exact probability of every four-token answer."""
+    weights = random_weights(SMALL, seed)
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(4):
+        grown = {}
+        for answer, chance in law.items():
+            step = token_law(reference_logits(SMALL, weights, [*PROMPT, *answer])[-1], sampling)
+            grown.update({(*answer, token): chance * float(p) for token, p in enumerate(step) if p > 0})
+        law = grown
+    return law
+
+
+def sampled_answers(gammas: Sequence[int], sampling: Sampling, seed: int) -> Counter[tuple[int, ...]]:
+    engine = tiny_engine(SMALL, max_batch=64, seed=seed, prefill_chunk=1024)
+    controller = Cycling(gammas)
+    engine.attach(controller)
+    requests = [
+        Request(PROMPT, Sampling(4, sampling.temperature, sampling.top_k, sampling.top_p, seed=place), id=str(place))
+        for place in range(SAMPLES)
+    ]
+    answers = Counter(tuple(tokens_of(outputs)) for outputs in run_all(engine, requests).values())
+    if any(gammas):
+        drafted = sum(int(report.verified.sum()) for report in controller.reports)
+        accepted = sum(int(report.accepted.sum()) for report in controller.reports)
+        assert 0.1 < accepted / drafted < 0.9, "both outcomes must be common for the test to mean something"
+    return answers
+
+
+def p_value(answers: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
+    """Chi-square of the counts against the law; cells below 5 expected are pooled."""
+    assert set(answers) <= set(law), "an answer of probability 0 was sampled"
+    total = sum(answers.values())
+    big = [answer for answer, chance in law.items() if chance * total >= 5]
+    observed = [answers[answer] for answer in big]
+    expected = [law[answer] * total for answer in big]
+    rest = total - sum(expected)
+    if rest > 1e-6:
+        observed.append(total - sum(observed))
+        expected.append(rest)
+    return float(chisquare(observed, np.array(expected) * (sum(observed) / sum(expected))).pvalue)
+
+
+@pytest.mark.parametrize("gammas", [(0,), (1,), (3,), (3, 1), (0, 2, 1, 3)], ids=str)
+def test_sampling_follows_the_exact_joint_law(gammas: tuple[int, ...]) -> None:
+    sampling = Sampling(temperature=0.9)
+    assert p_value(sampled_answers(gammas, sampling, 3), joint_law(sampling, 3)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.4, top_k=2),
+        Sampling(temperature=1.2, top_p=0.8),
+        Sampling(temperature=1, top_k=3, top_p=0.9),
+    ],
+    ids=["top-k", "top-p", "both"],
+)
+def test_filtered_sampling_follows_the_exact_joint_law(sampling: Sampling) -> None:
+    assert p_value(sampled_answers((2, 3), sampling, 3), joint_law(sampling, 3)) > 1e-3
+
+
+def test_a_biased_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redrawing from p itself after a rejection, not from p without the draft, must not pass."""
+    exact_choose = verify.choose
+
+    def biased(
+        probs_NV: Tensor, grid_BW: Tensor, drafts_BG: Tensor, verified_B: Tensor, accept_BG: Tensor, choose_B: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        accepted_B = verify.count_accepted(accept_BG < probs_NV[grid_BW[:, :-1], drafts_BG], verified_B)
+        at_B1 = accepted_B.unsqueeze(1)
+        next_B1 = exact_choose(probs_NV[grid_BW.gather(1, at_B1).squeeze(1)], choose_B).unsqueeze(1)
+        return accepted_B, torch.cat([drafts_BG, drafts_BG[:, :1]], 1).scatter(1, at_B1, next_B1)
+
+    monkeypatch.setattr("engine.step.verify_standard", biased)
+    sampling = Sampling(temperature=0.9)
+    assert p_value(sampled_answers((3,), sampling, 3), joint_law(sampling, 3)) < 1e-6
