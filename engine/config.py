@@ -27,14 +27,16 @@ class EngineConfig:
     backend: str = "eager"
 
     def __post_init__(self) -> None:
+        on_gpu = self.device.startswith("cuda")
         checks = (
             (self.max_batch >= 1, "max_batch", "at least 1"),
             (self.context_len >= 2, "context_len", "at least 2"),
             (0 <= self.max_gamma <= 64, "max_gamma", "from 0 to 64"),
             (self.prefill_chunk >= 1, "prefill_chunk", "at least 1"),
             (self.dtype in DTYPES, "dtype", f"one of {', '.join(DTYPES)}"),
+            (not on_gpu or torch.cuda.is_available(), "device", "cpu: torch finds no CUDA device here"),
             (self.backend in BACKENDS, "backend", f"one of {', '.join(BACKENDS)}"),
-            (self.backend != "cuda" or self.device.startswith("cuda"), "backend", "eager unless device is cuda"),
+            (self.backend != "cuda" or on_gpu, "backend", "eager unless device is cuda"),
         )
         for valid, name, expected in checks:
             if not valid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -57,7 +58,7 @@ class LLMEngine:
         self._controller: Controller | None = None
         self._sequences: dict[RequestId, Sequence] = {}
         self._cancelled: list[Output] = []
-        self._submitted = 0
+        self._names = (f"request-{number}" for number in itertools.count(1))
 
     def _make_runner(self, max_gamma: int) -> StepRunner:
         config, vocab = self.config, self.model_config.vocab_size
@@ -94,10 +95,11 @@ class LLMEngine:
         self.runner.prepare(needs)
 
     def submit(self, request: Request) -> RequestId:
-        """Queue a request. Raises ValueError for a prompt that is empty, too long or holds ids outside the vocabulary."""
+        """Queue a request. ValueError for a prompt that is empty, too long or holds ids outside the vocabulary."""
         prompt = self._encode(request)
-        self._submitted += 1
-        request_id = request.id if request.id is not None else f"request-{self._submitted}"
+        request_id = request.id
+        if request_id is None:
+            request_id = next(name for name in self._names if name not in self._sequences)
         if request_id in self._sequences:
             raise ValueError(f"id={request_id!r} is already in use by an unfinished request: give each its own id")
         sampling = request.sampling
@@ -125,7 +127,7 @@ class LLMEngine:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt)
         elif all(isinstance(part, int | np.integer) for part in prompt):
-            ids = [int(part) for part in prompt]  # type: ignore[call-overload]
+            ids = [int(part) for part in prompt]  # type: ignore[arg-type]
         else:
             ids = self.tokenizer.encode(self.tokenizer.apply_chat(prompt))  # type: ignore[arg-type]
         limit = self.config.context_len - 1

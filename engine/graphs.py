@@ -15,6 +15,10 @@ from torch import Tensor
 Piece = Callable[[], None]
 
 
+def no_piece() -> None:
+    """A piece that does nothing."""
+
+
 class Backend(Protocol):
     """Turns a piece into something that replays it."""
 

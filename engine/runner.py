@@ -77,7 +77,7 @@ class StepRunner:
             return
         for batch in self._batches:
             for gamma in needs.gammas.get(batch, (0,)):
-                for tokens in (size for size in self._tokens if size <= batch * (gamma + 1)):
+                for tokens in (size for size in self._tokens if size <= ceil_bucket(self._tokens, batch * (gamma + 1))):
                     for context in self._contexts:
                         self._bundle(StepKey(batch, gamma, tokens, context))
 
@@ -85,9 +85,9 @@ class StepRunner:
         """Run one chunk of a row's prompt."""
         context = ceil_bucket(self._contexts, start + count)
         key = PrefillKey(ceil_bucket(self._chunks, count), context)
+        self._prefill.aim(row, start, count)  # before a capture, whose trial run must write nothing else
         if key not in self._prefills:
             self._prefills[key] = self._backend.capture(lambda: self._prefill.run(key), [])
-        self._prefill.aim(row, start, count)
         self._prefills[key]()
 
     def run(self, gamma: int, batch: Sequence[Request]) -> Feedback:
@@ -122,7 +122,7 @@ class StepRunner:
         return StepKey(
             batch=ceil_bucket(self._batches, batch[-1].row + 1),
             gamma=gamma,
-            verify_tokens=len(batch),
+            verify_tokens=ceil_bucket(self._tokens, len(batch)),
             context=ceil_bucket(self._contexts, min(longest + gamma + 1, self._config.context_len)),
             sampler=sampler,
             logprobs=any(sampling.logprobs is not None for sampling in samplings),
@@ -140,9 +140,9 @@ class StepRunner:
         bundle = self._bundles.get(key)
         if bundle is None:
             step, mutable = self._step, self._step.state.mutable()
-            pieces = (lambda: step.verify(key), lambda: step.accept(key), lambda: step.draft(key))
-            bundle = StepBundle(key, *(self._backend.capture(piece, mutable) for piece in pieces))
-            self._bundles[key] = bundle
+            pieces = [lambda: step.verify(key), lambda: step.accept(key), lambda: step.draft(key)]
+            captured = [self._backend.capture(piece, mutable) for piece in pieces[: 3 if key.gamma else 2]]
+            bundle = self._bundles[key] = StepBundle(key, *captured)
         return bundle
 
     def _read(self) -> None:
@@ -156,7 +156,8 @@ class StepRunner:
         values = ids = None
         if key.logprobs:
             values = state.logprobs_RWX.numpy(force=True)[rows].tolist()
-            ids = state.logprob_ids_RWX.numpy(force=True)[rows].tolist()
+            vocab = self._step.logits_NV.shape[-1]
+            ids = state.logprob_ids_RWX.numpy(force=True)[rows, :, :vocab].tolist()
         return Feedback(
             tokens=out[:, : key.gamma + 1].tolist(),
             accepted=out[:, state.columns.accepted],

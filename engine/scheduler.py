@@ -9,7 +9,7 @@ from engine.sequence import Sequence
 
 
 class Scheduler:
-    """Waiting requests, and the rows of running ones. The lowest free row is taken first, so that batches stay narrow."""
+    """Waiting requests, and the rows of running ones. The lowest free row is taken first: batches stay narrow."""
 
     def __init__(self, rows: int) -> None:
         self.waiting: deque[Sequence] = deque()

@@ -18,7 +18,7 @@ from adaptive.requests import MAX_LOGPROBS
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
 from engine.drafters import Drafter
-from engine.graphs import Piece
+from engine.graphs import Piece, no_piece
 from engine.kv import KVCache
 from engine.layout import PackedLayout, pack
 from engine.models.decoder import Decoder
@@ -41,12 +41,12 @@ class StepKey:
 
 @dataclass(frozen=True, slots=True)
 class StepBundle:
-    """The captured pieces of one key, swapped as a whole. Plain decode (γ = 0) never runs `draft`."""
+    """The captured pieces of one key, swapped as a whole. Plain decode (γ = 0) has nothing to draft."""
 
     key: StepKey
     verify: Piece
     accept: Piece
-    draft: Piece
+    draft: Piece = no_piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,9 @@ class DecodeStep:
 
     def _sample(self, key: StepKey, layout: PackedLayout, logits: Tensor, drafts_BG: Tensor) -> tuple[Tensor, Tensor]:
         state, row_N = self.state, layout.row_N
-        per_token = (buffer.index_select(0, row_N) for buffer in (state.temperature_R, state.top_k_R, state.top_p_R))
-        probs_NV = distribution(logits, *per_token, filtered=key.sampler is Sampler.FILTERED)
+        settings = (state.temperature_R, state.top_k_R, state.top_p_R)
+        temperature_N, top_k_N, top_p_N = (buffer.index_select(0, row_N) for buffer in settings)
+        probs_NV = distribution(logits, temperature_N, top_k_N, top_p_N, filtered=key.sampler is Sampler.FILTERED)
         seeds_B1, steps_B1 = (buffer[: key.batch].unsqueeze(1) for buffer in (state.seeds_R, state.steps_R))
         place_W = torch.arange(key.gamma + 1, device=row_N.device)
         accept_BG = uniform(seeds_B1, steps_B1, place_W[:-1], ACCEPT)

@@ -18,10 +18,11 @@ class StopText:
         if self.stopped:
             return ""
         self.held += piece
-        places = [place for stop in self.stops if (place := self.held.find(stop)) >= 0]
-        if places:
+        found = [(place + len(stop), place) for stop in self.stops if (place := self.held.find(stop)) >= 0]
+        if found:
+            _, place = min(found)  # the first that was complete, as if the text came letter by letter
             self.stopped = True
-            shown, self.held = self.held[: min(places)], ""
+            shown, self.held = self.held[:place], ""
             return shown
         cut = len(self.held) - self._partial()
         shown, self.held = self.held[:cut], self.held[cut:]

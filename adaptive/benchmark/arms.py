@@ -44,7 +44,10 @@ class Arm(Protocol):
 
 @dataclass(frozen=True)
 class PolicyArm:
-    """A policy on the bundled engine. Every run starts with a fresh clone: nothing learned is carried over."""
+    """A policy on an engine, kept as full as it goes: an answer that ends is followed by the next prompt.
+
+    Every run starts with a fresh clone of the policy: nothing learned is carried over.
+    """
 
     label: str
     policy: Policy
@@ -55,7 +58,7 @@ class PolicyArm:
         probed = ProbedEngine(self.engine)
         controller = AdaptiveController(probed, policy=self.policy.clone())
         with CpuMeter() as meter:
-            answers = ask(controller, items, sampling)
+            answers = ask(controller, items, sampling, concurrency=probed.capabilities().batch_buckets[-1])
         return Run(
             seconds=meter.seconds,
             foreign_cpu=meter.foreign,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from adaptive.benchmark.prompts import PromptItem
 from adaptive.controller import AdaptiveController
-from adaptive.requests import FinishReason, Output, RequestStats, Sampling, TokenLogprob
+from adaptive.requests import FinishReason, Output, RequestId, RequestStats, Sampling, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -43,33 +44,41 @@ Listener = Callable[[Answer, Output], None]
 
 
 def ask(
-    controller: AdaptiveController, items: Sequence[PromptItem], sampling: Sampling, listener: Listener | None = None
+    controller: AdaptiveController,
+    items: Sequence[PromptItem],
+    sampling: Sampling,
+    listener: Listener | None = None,
+    concurrency: int | None = None,
 ) -> list[Answer]:
     """All answers, in the order of `items`. Request i samples with `sampling.seed + i`, so equal prompts may differ.
 
-    Errors of the engine (such as a prompt longer than the context) pass through, naming the prompt they came from.
+    At most `concurrency` requests are in flight (None: all at once, and the engine queues them). Errors of the engine
+    (such as a prompt longer than the context) pass through, naming the prompt they came from.
     """
-    answers: dict[str, Answer] = {}
-    for index, item in enumerate(items):
-        seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)
-        try:
-            request = controller.submit(item.prompt, seeded)
-        except ValueError as error:
-            raise ValueError(f"prompt {item.id!r}: {error}") from error
-        answers[request] = Answer(item)
-    unfinished = set(answers)
+    answers = [Answer(item) for item in items]
+    waiting = deque(enumerate(answers))
+    running: dict[RequestId, Answer] = {}
     try:
-        while unfinished:
+        while waiting or running:
+            while waiting and (concurrency is None or len(running) < concurrency):
+                index, answer = waiting.popleft()
+                running[_submit(controller, answer.item, sampling, index)] = answer
             outputs = controller.step()
             now = perf_counter()
             for output in outputs:
-                answer = answers[output.request_id]
+                answer = running.pop(output.request_id) if output.finished else running[output.request_id]
                 answer.add(output, now)
-                if output.finished:
-                    unfinished.discard(output.request_id)
                 if listener is not None:
                     listener(answer, output)
     finally:
-        for request in unfinished:
+        for request in running:
             controller.cancel(request)
-    return list(answers.values())
+    return answers
+
+
+def _submit(controller: AdaptiveController, item: PromptItem, sampling: Sampling, index: int) -> RequestId:
+    seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)
+    try:
+        return controller.submit(item.prompt, seeded)
+    except ValueError as error:
+        raise ValueError(f"prompt {item.id!r}: {error}") from error

@@ -16,6 +16,9 @@ import psutil
 FOREIGN_CPU_LIMIT = 0.10
 """Above this share of the machine used by other processes, a timing says more about them than about us."""
 
+SHORTEST_READABLE_S = 1.0
+"""Processor clocks tick every 10 ms or so: a share measured over less time than this is mostly rounding."""
+
 _PACKAGES = ("adaptive-speculation", "torch", "numpy", "transformers")
 
 
@@ -35,7 +38,7 @@ def machine_facts(engine: Mapping[str, object]) -> dict[str, object]:
 class CpuMeter:
     """Context manager: the share of all cores' time that processes other than this one used inside it.
 
-    `seconds` is the wall time, `foreign` from 0 to 1. Clock ticks are 10 ms, so spans under a second are rough.
+    `seconds` is the wall time, `foreign` from 0 to 1. Spans below `SHORTEST_READABLE_S` are rough.
     """
 
     seconds = 0.0

@@ -34,12 +34,13 @@ def measure(
 ) -> list[Measurement]:
     """Neighbours in time are compared with each other, so slow drift of the machine hits all arms alike.
 
-    A short unmeasured run of each arm comes first: kernels pick their plans at first use.
+    A short unmeasured run of each arm on the longest prompt comes first: kernels pick their plans at first use, and
+    a prompt that does not fit is refused before minutes have passed.
     """
-    shortest = min(items, key=lambda item: len(str(item.prompt)))
+    longest = max(items, key=lambda item: len(str(item.prompt)))
     for arm in arms:
         progress(f"warm-up {arm.label}")
-        arm.run([shortest], replace(sampling, max_tokens=min(WARM_UP_TOKENS, sampling.max_tokens)))
+        arm.run([longest], replace(sampling, max_tokens=min(WARM_UP_TOKENS, sampling.max_tokens)))
     results: list[Measurement] = []
     for turn in range(repeat):
         for place, (task, group) in enumerate(group_by_task(items).items()):

@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from adaptive.benchmark.arms import Arm, Run
-from adaptive.benchmark.machine import FOREIGN_CPU_LIMIT
+from adaptive.benchmark.machine import FOREIGN_CPU_LIMIT, SHORTEST_READABLE_S
 from adaptive.benchmark.measure import Measurement
 from adaptive.requests import RequestStats
 
@@ -96,10 +96,11 @@ class ForeignCpu:
 
 
 def foreign_cpu(results: Sequence[Measurement]) -> ForeignCpu:
-    """Over all runs, weighted by their time."""
+    """Over all runs, weighted by their time; runs too short for the clock's ticks can not be the worst."""
     seconds = sum(result.run.seconds for result in results)
-    used = sum(result.run.foreign_cpu * result.run.seconds for result in results)
-    return ForeignCpu(_divide(used, seconds), max(result.run.foreign_cpu for result in results))
+    mean = _divide(sum(result.run.foreign_cpu * result.run.seconds for result in results), seconds)
+    readable = [result.run.foreign_cpu for result in results if result.run.seconds >= SHORTEST_READABLE_S]
+    return ForeignCpu(mean, max(readable, default=mean))
 
 
 def summarize(arms: Sequence[Arm], results: Sequence[Measurement], *, greedy: bool) -> list[ArmSummary]:

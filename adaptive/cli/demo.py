@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 PLAIN, FIXED, ADAPTIVE = "fixed:0", "fixed:3", "ema"
 SHOWN_TASK = "text-edit"
+
+# The comparison takes about a minute on two quiet cores; on a slow or busy machine the answers get shorter.
+COMPARISON_S = 150.0
+FEWEST_TOKENS = 16
+PASSES_PER_TOKEN = 2.2  # of the three policies together, prompts included
 
 Tokens = Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")]
 
@@ -45,7 +50,10 @@ def demo(
     _introduce(console, wanted, max_tokens)
     items = _demo_prompts()
     answer = _stream_one(console, engine, next(item for item in items if item.task == SHOWN_TASK), sampling)
-    compared = _compare(engine, items, sampling)
+    affordable = _affordable_tokens(answer, len(items))
+    if affordable < max_tokens:
+        console.print(f"This machine is slow or busy: comparing answers of {affordable} tokens.\n")
+    compared = _compare(engine, items, replace(sampling, max_tokens=min(max_tokens, affordable)))
     if json:
         print_json(compared.as_json() | {"model": model, "answer": answer_json(answer)}, indent=2)
     else:
@@ -107,6 +115,13 @@ def _stream_one(console: Console, engine: TextEngine, item: PromptItem, sampling
         f"{number(answer.stats.tau, 1)} a pass[/]\n"
     )
     return answer
+
+
+def _affordable_tokens(answer: Answer, prompts: int) -> int:
+    """How long the compared answers may be, by the pace of the answer just seen."""
+    passes = max(1, len(answer.itl_ms))
+    pass_s = max(1e-6, sum(answer.itl_ms) / passes / 1e3)
+    return max(FEWEST_TOKENS, int(COMPARISON_S / (pass_s * PASSES_PER_TOKEN * prompts)))
 
 
 def _compare(engine: TextEngine, items: Sequence[PromptItem], sampling: Sampling) -> _Comparison:

@@ -22,7 +22,8 @@ def transformers_arm(engine: TextEngine, wanted: EngineOptions, ignore_eos: bool
 
     with Steps("loading transformers' model") as steps:
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted.dtype]
-        model: Any = load_transformers(load_gguf(resolve_model(wanted.model), dtype, steps.reached)).to(wanted.device)
+        model: Any = load_transformers(load_gguf(resolve_model(wanted.model), dtype, steps.reached))
+        model.to(wanted.device)
 
     def generate(item: PromptItem, max_tokens: int) -> Sequence[int]:
         prompt = torch.tensor([token_ids(engine.tokenizer, item.prompt)], device=wanted.device)

@@ -12,7 +12,7 @@ from adaptive.cli.render import number, share, table
 if TYPE_CHECKING:
     from adaptive.benchmark import ArmSummary, Figures, ForeignCpu
 
-POSITIONS_SHOWN = 8
+POSITIONS_SHOWN = 6
 
 
 def print_summaries(console: Console, summaries: list[ArmSummary]) -> None:
@@ -75,7 +75,7 @@ def _overall_table(summaries: list[ArmSummary]) -> Table:
 
 
 def _task_table(summaries: list[ArmSummary]) -> Table:
-    columns = ["task", "arm", "tokens/s", "ratio", "min–max", "TPOT p50", "τ", "α", "α at position 1, 2, ... (%)"]
+    columns = ["task", "arm", "tokens/s", "ratio", "min–max", "TPOT p50", "τ", "α", "α % at position 1, 2, ..."]
     rows = []
     for task in summaries[0].tasks:
         for summary in summaries:

@@ -14,43 +14,58 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 DIGITS = "123456789abcdefghijklmnopqrstuvwxyz"
 NO_DRAFT = "·"
+KEPT = "  kept"
 
 
 def print_timeline(console: Console, runs: Mapping[str, Sequence[StepTrace]], reasons: Mapping[str, int]) -> None:
-    """One line of steps per task (wrapped where it is long), then how often each reason was given."""
+    """A row of marks per task, wrapped where it is long, then how often each reason was given."""
     top = max((step.gamma for steps in runs.values() for step in steps), default=0)
     console.print("\n[bold]Where γ went[/] (one mark a pass of the model; every task starts with nothing learned)")
-    console.print(
-        f"height: γ, the highest is {top}; {NO_DRAFT} no draft; colour: [green]most[/], [yellow]some[/], "
-        "[red]little[/] of the draft was kept"
-    )
-    indent = max(map(len, runs)) + 2
+    coloured = console.color_system is not None
+    if coloured:
+        key = "[green]most[/], [yellow]some[/], [red]little[/] of the draft was kept, [dim]nothing to draft from[/]"
+    else:
+        key = "the row below: how many were kept"
+    console.print(f"height: γ, the highest is {top}, {NO_DRAFT} is 0; {key}")
+    indent = max(map(len, [*runs, KEPT])) + 2
     for task, steps in runs.items():
-        _print_line(console, task, gamma_marks(steps, top, ascii_only=console.options.ascii_only), indent)
+        _print_rows(console, task, steps, top, indent=indent, kept_row=not coloured)
     counts = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
-    console.print(f"Why (reasons the policy gave, in steps): {counts}", markup=False)
+    console.print(f"Why (reasons the policy gave, in passes): {counts}", markup=False)
+
+
+def _print_rows(
+    console: Console, task: str, steps: Sequence[StepTrace], top: int, *, indent: int, kept_row: bool
+) -> None:
+    width = max(20, console.width - indent)
+    ascii_only = console.options.ascii_only
+    for start in range(0, len(steps), width):
+        part = steps[start : start + width]
+        label = task if start == 0 else ""
+        console.print(Text(f"{label:<{indent}}").append_text(gamma_marks(part, top, ascii_only=ascii_only)))
+        if kept_row:
+            kept = "".join(_mark(step.accepted, top, ascii_only=ascii_only) for step in part)
+            console.print(Text(f"{KEPT:<{indent}}{kept}"))
 
 
 def gamma_marks(steps: Sequence[StepTrace], top: int, *, ascii_only: bool) -> Text:
     """One character a step; digits and letters where the terminal has no blocks."""
     marks = Text()
     for step in steps:
-        if step.gamma == 0:
-            marks.append("." if ascii_only else NO_DRAFT, style="dim")
-        elif ascii_only:
-            marks.append(DIGITS[min(step.gamma, len(DIGITS)) - 1], style=_colour(step))
-        else:
-            marks.append(BLOCKS[-(-step.gamma * len(BLOCKS) // top) - 1], style=_colour(step))
+        marks.append(_mark(step.gamma, top, ascii_only=ascii_only), style=_colour(step))
     return marks
 
 
+def _mark(count: int, top: int, *, ascii_only: bool) -> str:
+    if count == 0:
+        return "." if ascii_only else NO_DRAFT
+    if ascii_only:
+        return DIGITS[min(count, len(DIGITS)) - 1]
+    return BLOCKS[-(-count * len(BLOCKS) // top) - 1]
+
+
 def _colour(step: StepTrace) -> str:
-    kept = step.accepted / step.drafted if step.drafted else 0.0
+    if step.drafted == 0:
+        return "dim"
+    kept = step.accepted / step.drafted
     return "green" if kept > 2 / 3 else "yellow" if kept > 1 / 3 else "red"
-
-
-def _print_line(console: Console, task: str, marks: Text, indent: int) -> None:
-    width = max(20, console.width - indent)
-    for place, line in enumerate(marks.divide(range(width, len(marks), width))):
-        label = task if place == 0 else ""
-        console.print(Text(f"{label:<{indent}}").append_text(line), no_wrap=True)

@@ -14,7 +14,8 @@ class Drafter(Protocol):
     `propose` is captured: static shapes, no look at the host, `context` bounds the history it may read.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def caps(self) -> DrafterCaps: ...

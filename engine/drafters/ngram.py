@@ -37,7 +37,8 @@ class NgramDrafter:
         return DrafterCaps("ngram", self.max_gamma, signals=frozenset({"match_len"}))
 
     def propose(self, state: RowState, batch: int, context: int) -> None:
-        history_BC, lens_B1 = state.history_RP[:batch, :context], state.lens_R[:batch].unsqueeze(1)
+        history_BC = state.history_RP[:batch, :context]
+        lens_B1 = state.lens_R[:batch].unsqueeze(1).clamp(max=context)  # rows that do not decode may be longer
         run_BC = self._match_lengths(history_BC, lens_B1)
         index_C = torch.arange(context, device=history_BC.device)
         past_BC = torch.where(index_C < lens_B1 - 1, run_BC, 0)  # the newest token matches itself
@@ -57,7 +58,7 @@ class NgramDrafter:
         equal_BC = torch.ones_like(history_BC, dtype=torch.bool)
         for back in range(min(self.max_match, history_BC.shape[1])):
             token_B1 = history_BC.gather(1, (lens_B1 - 1 - back).clamp(min=0))
-            same_BC = (history_BC == token_B1) & (lens_B1 > back)
+            same_BC = history_BC == token_B1
             equal_BC = equal_BC & F.pad(same_BC[:, : same_BC.shape[1] - back], (back, 0))
             run_BC = run_BC + equal_BC
         return run_BC

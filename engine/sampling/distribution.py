@@ -22,10 +22,11 @@ class Sampler(StrEnum):
 def distribution(logits_NV: Tensor, temperature_N: Tensor, top_k_N: Tensor, top_p_N: Tensor, filtered: bool) -> Tensor:
     """Probabilities `[N, V]`; a row of temperature 0 is one-hot on its most likely token (the first of equals)."""
     greedy_N1 = (temperature_N == 0).unsqueeze(1)
-    scaled_NV = logits_NV / torch.where(greedy_N1, 1.0, temperature_N.unsqueeze(1)).to(logits_NV.dtype)
+    best_N1 = logits_NV.argmax(-1, keepdim=True)
+    below_NV = logits_NV - logits_NV.gather(1, best_N1)  # so that no temperature is too low: 0 stays 0
+    scaled_NV = below_NV / torch.where(greedy_N1, 1.0, temperature_N.unsqueeze(1)).to(logits_NV.dtype)
     if filtered:
         scaled_NV = _filter(scaled_NV, top_k_N, top_p_N)
-    best_N1 = logits_NV.argmax(-1, keepdim=True)
     one_hot_NV = torch.zeros_like(logits_NV).scatter(1, best_N1, 1.0)
     return torch.where(greedy_N1, one_hot_NV, scaled_NV.softmax(-1))
 

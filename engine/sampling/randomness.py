@@ -33,4 +33,9 @@ def uniform(seeds: Tensor, steps: Tensor, positions: Tensor, stream: int) -> Ten
     key = seeds
     for part in (steps, 2 * positions + stream):
         key = _mix(_mix(key) + (part + 1) * _GOLDEN)
-    return _shift_right(key, 11).to(torch.float64) * 2.0**-53 + 2.0**-54
+    return _open_unit(key)
+
+
+def _open_unit(bits: Tensor) -> Tensor:
+    """The upper 52 bits as the middle of one of 2^52 cells of (0, 1): exact in float64, so that none rounds to 1."""
+    return _shift_right(bits, 12).to(torch.float64) * 2.0**-52 + 2.0**-53

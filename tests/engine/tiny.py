@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -15,6 +16,7 @@ from engine import EngineConfig, LLMEngine
 from engine.drafters import NgramDrafter
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
+from engine.tokenizer import Tokenizer
 
 TINY = ModelConfig(
     vocab_size=11,
@@ -57,6 +59,20 @@ def random_weights(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torc
     return weights
 
 
+UNTIED = replace(TINY, tie_embeddings=False)
+
+
+def cycle_weights(order: Sequence[int]) -> dict[str, Tensor]:
+    """`UNTIED` as a model that says the tokens of `order` (all of them) in turn for ever: copying drafts well."""
+    weights = {name: torch.zeros_like(tensor) for name, tensor in random_weights(UNTIED).items()}
+    for name in [name for name in weights if name.endswith("norm.weight")]:
+        weights[name] += 1
+    for token, successor in zip(order, [*order[1:], order[0]], strict=True):
+        weights["model.embed_tokens.weight"][token, token] = 1
+        weights["lm_head.weight"][successor, token] = 1
+    return weights
+
+
 def tiny_engine(
     config: ModelConfig = TINY,
     *,
@@ -65,14 +81,24 @@ def tiny_engine(
     seed: int = 0,
     draft: bool = True,
     prefill_chunk: int = 8,
+    weights: Mapping[str, Tensor] | None = None,
+    tokenizer: Tokenizer | None = None,
+    device: str = "cpu",
+    backend: str = "eager",
 ) -> LLMEngine:
-    """A float64 engine around a random model, drafting from one matching token on."""
+    """A float64 engine around a random model (or `weights`), drafting from one matching token on."""
     drafter = NgramDrafter(max_gamma, min_match=1) if draft else None
     settings = EngineConfig(
-        max_batch=max_batch, context_len=96, max_gamma=max_gamma, prefill_chunk=prefill_chunk, dtype="float64"
+        max_batch=max_batch,
+        context_len=96,
+        max_gamma=max_gamma,
+        prefill_chunk=prefill_chunk,
+        dtype="float64",
+        device=device,
+        backend=backend,
     )
-    decoder = Decoder(config, random_weights(config, seed), settings.context_len, "cpu")
-    return LLMEngine(decoder, settings, drafter=drafter)
+    decoder = Decoder(config, weights or random_weights(config, seed), settings.context_len, device)
+    return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter)
 
 
 def reference_logits(config: ModelConfig, weights: dict[str, Tensor], tokens: Sequence[int]) -> Tensor:

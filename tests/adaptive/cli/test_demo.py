@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.console import Console
 
-from adaptive.benchmark import StepTrace
+from adaptive.benchmark import Answer, PromptItem, StepTrace
 from adaptive.cli import demo as command
 from adaptive.cli.timeline import gamma_marks, print_timeline
 from tests.adaptive.cli.conftest import Cli
@@ -40,20 +40,37 @@ def test_demo_json(cli: Cli, toy: ToyEngine) -> None:
         assert len(run["gamma"]) == len(run["accepted"]) == len(run["reason"]) > 0
 
 
-def step(gamma: int, accepted: int = 0) -> StepTrace:
-    return StepTrace(gamma=gamma, reason="because", rows=1, drafted=gamma, accepted=accepted)
+def step(gamma: int, accepted: int = 0, *, found: bool = True) -> StepTrace:
+    return StepTrace(gamma=gamma, reason="because", rows=1, drafted=gamma if found else 0, accepted=accepted)
 
 
 def test_marks_are_as_high_as_gamma_and_coloured_by_what_stood() -> None:
-    steps = [step(0), step(1, 0), step(4, 2), step(8, 8)]
+    steps = [step(0), step(1, 0), step(4, 2), step(8, 8), step(8, found=False)]
     marks = gamma_marks(steps, top=8, ascii_only=False)
-    assert marks.plain == "·▁▄█"
-    assert [span.style for span in marks.spans] == ["dim", "red", "yellow", "green"]
-    assert gamma_marks(steps, top=8, ascii_only=True).plain == ".148"
+    assert marks.plain == "·▁▄██"
+    assert [span.style for span in marks.spans] == ["dim", "red", "yellow", "green", "dim"]
+    assert gamma_marks(steps, top=8, ascii_only=True).plain == ".1488"
 
 
 def test_a_long_run_is_wrapped_without_losing_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     print_timeline(Console(width=40), {"task": [step(2)] * 100}, {"because": 100})
     out = capsys.readouterr().out
     assert out.count("█") == 100
+    assert out.count("  kept") == 4, "without colours a second row says what stood"
     assert "because 100" in out
+
+
+def test_colours_replace_the_second_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_timeline(Console(width=40, force_terminal=True, color_system="standard"), {"task": [step(2, 2)]}, {})
+    out = capsys.readouterr().out
+    assert "kept" not in out.splitlines()[-1]
+    assert "\x1b[32m█" in out
+
+
+def test_a_slow_machine_compares_shorter_answers() -> None:
+    def answer(pass_s: float) -> Answer:
+        return Answer(PromptItem("a", "text"), stamps=[pass_s * place for place in range(11)])
+
+    assert command._affordable_tokens(answer(0.05), prompts=6) > 200
+    assert 16 < command._affordable_tokens(answer(0.4), prompts=6) < 64
+    assert command._affordable_tokens(answer(20.0), prompts=6) == command.FEWEST_TOKENS

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from adaptive.cli.errors import CliError, describe
+from adaptive.cli.options import EngineOptions
 from adaptive.cli.session import check_installation
 from tests.adaptive.cli.conftest import Cli, put_in_place
 from tests.adaptive.cli.toy import CONTEXT, ToyEngine
@@ -96,7 +97,10 @@ def test_a_missing_model_says_how_to_fetch_it(cli: Cli, tmp_path: Path, monkeypa
 
 
 def test_an_unexpected_error_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_in_place(monkeypatch, lambda options: {}["missing"])
+    def broken(options: EngineOptions) -> ToyEngine:
+        raise KeyError("missing")
+
+    put_in_place(monkeypatch, broken)
     ended = cli("generate", "--prompt", "x")
     assert ended.code == 1
     assert "KeyError: 'missing'" in ended.err

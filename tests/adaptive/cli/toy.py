@@ -41,7 +41,7 @@ class _Row:
 
 
 class ToyEngine:
-    """Accepts at most `stand` drafted tokens a step. `swaps_tokens` breaks losslessness wherever something is drafted."""
+    """Accepts at most `stand` drafted tokens a step; with `swaps_tokens` a draft changes the answer."""
 
     def __init__(self, max_batch: int = 4, stand: int = 2, *, swaps_tokens: bool = False) -> None:
         self.tokenizer = ToyCodec()

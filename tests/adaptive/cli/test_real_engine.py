@@ -1,0 +1,84 @@
+"""The commands around the bundled engine: a tiny random model out of a GGUF file, nothing replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adaptive.cli.options import DRAFTERS
+from engine.llm import DRAFTERS as ENGINE_DRAFTERS
+from tests.adaptive.cli.conftest import Cli
+from tests.engine.gguf_files import CONTEXT, TinyGguf
+
+ARGS = ("--threads", 1, "--seed", 1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyGguf().write(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+def test_every_drafter_of_the_engine_can_be_named() -> None:
+    assert set(DRAFTERS) == {*ENGINE_DRAFTERS, "none"}
+
+
+def test_the_policy_changes_the_steps_and_not_the_tokens(cli: Cli, model: Path, prompt_file: Path) -> None:
+    def generate(policy: str, drafter: str = "ngram") -> list[dict[str, object]]:
+        ended = cli(
+            *("generate", "--prompts", prompt_file, "--model", model, "--policy", policy, "--drafter", drafter),
+            *("--max-tokens", 24, "--ignore-eos", "--max-batch", 2, "--json", *ARGS),
+        )
+        assert ended.code == 0, ended.err
+        return ended.lines()
+
+    plain, drafted = generate("fixed:0", "none"), generate("fixed:4")
+    assert [one["tokens"] for one in plain] == [one["tokens"] for one in drafted]
+    assert [one["steps"] for one in plain] == [24, 24, 24]
+    assert all(one["drafted"] == 0 and one["alpha"] is None for one in plain)
+    assert any(one["drafted"] for one in drafted)
+
+
+def test_without_a_drafter_there_is_nothing_to_draft(cli: Cli, model: Path) -> None:
+    ended = cli("generate", "--prompt", "x", "--model", model, "--drafter", "none", "--policy", "fixed:3", *ARGS)
+    assert ended.code == 2
+    assert "gamma=3 is not offered" in ended.err
+
+
+def test_a_prompt_longer_than_the_context(cli: Cli, model: Path) -> None:
+    ended = cli("generate", "--prompt", "word " * CONTEXT, "--model", model, *ARGS)
+    assert (ended.code, ended.out) == (1, "")
+    assert "prompt '1'" in ended.err.splitlines()[-1]
+    assert str(CONTEXT - 1) in ended.err.splitlines()[-1]
+
+
+def test_a_file_that_is_no_model(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "poem.gguf"
+    path.write_text("roses are red", encoding="utf-8")
+    ended = cli("generate", "--prompt", "x", "--model", path)
+    assert ended.code == 1
+    assert "poem.gguf" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_bench_beside_transformers(cli: Cli, model: Path, prompt_file: Path) -> None:
+    pytest.importorskip("transformers")
+    ended = cli(
+        *("bench", "--prompts", prompt_file, "--model", model, "--policies", "fixed:0,ema", "--peers", "transformers"),
+        *("--max-tokens", 16, "--ignore-eos", "--repeat", 1, "--json", "-", *ARGS),
+    )
+    assert ended.code == 0, ended.err
+    arms = {arm["policy"]: arm for arm in json.loads(ended.out)["arms"]}
+    assert list(arms) == ["fixed:0", "ema", "transformers"]
+    assert [arm["tokens"] for arm in arms.values()] == [48, 48, 48]
+    assert [arm["mismatches"] for arm in arms.values()] == [0, 0, 0]
+
+
+def test_sampling_with_the_same_seed_is_repeatable(cli: Cli, model: Path) -> None:
+    def sample(seed: int) -> list[object]:
+        args = ("--temperature", 1, "--top-k", 50, "--top-p", 0.9, "--max-tokens", 12, "--policy", "fixed:2")
+        ended = cli("generate", "--prompt", "x", "--model", model, *args, "--json", "--seed", seed)
+        return [record["tokens"] for record in ended.lines()]
+
+    assert sample(5) == sample(5) != sample(6)

@@ -1,0 +1,243 @@
+"""A step could be recorded as a CUDA graph: no look at the host, no new buffer, nothing the key does not fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from adaptive.requests import Request, Sampling
+from engine.batch import RowState
+from engine.core import LLMEngine
+from engine.drafters import NgramDrafter
+from engine.graphs import EagerBackend, Piece
+from engine.kv import KVCache
+from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder
+from engine.prefill import Prefill, PrefillKey
+from engine.sampling.distribution import Sampler
+from engine.step import DecodeStep, StepKey
+from tests.engine.capture_law import CaptureLaw, HostReads, LawfulBackend, NotCapturable
+from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tiny_engine
+
+CONFIGS = {"llama": TINY, "all variants": replace(TINY, tie_embeddings=False, qkv_bias=True, sliding_window=7)}
+KEYS = [
+    StepKey(batch, gamma, tokens, context, sampler, logprobs)
+    for (batch, gamma, tokens, context), sampler, logprobs in product(
+        [(1, 0, 1, 64), (4, 0, 4, 96), (1, 5, 6, 64), (4, 1, 7, 64), (4, 5, 16, 96)], Sampler, [False, True]
+    )
+]
+MIXED = [
+    Request([1, 2, 3, 1, 2], Sampling(max_tokens=12)),
+    Request([4] * 20, Sampling(max_tokens=9, temperature=0.8, logprobs=3)),
+    Request([5], Sampling(max_tokens=7, temperature=1.2, top_k=4, top_p=0.9)),
+    Request([7, 8, 7, 8], Sampling(max_tokens=15, logprobs=0), speculation=False),
+]
+
+
+# --- on tensors without data -----------------------------------------------------------------------------------------
+
+
+def meta_step(config: ModelConfig) -> tuple[DecodeStep, Prefill]:
+    weights = {name: tensor.to("meta") for name, tensor in random_weights(config).items()}
+    decoder = Decoder(config, weights, 96, "meta")
+    state = RowState(rows=4, capacity=96, max_gamma=5, device="meta")
+    kv = KVCache.allocate(config, rows=4, capacity=96, dtype=torch.float64, device="meta")
+    logits = torch.zeros((24, config.vocab_size), dtype=torch.float64, device="meta")
+    chunk = torch.zeros(3, dtype=torch.int64, device="meta")
+    step = DecodeStep(decoder, kv, state, NgramDrafter(5, min_match=1), logits)
+    return step, Prefill(decoder, kv, state, chunk)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_every_piece_runs_on_meta_tensors(config: ModelConfig) -> None:
+    step, prefill = meta_step(config)
+    for key in KEYS:
+        step.verify(key)
+        step.accept(key)
+        step.draft(key)
+    for tokens, context in [(1, 64), (8, 64), (8, 96)]:
+        prefill.run(PrefillKey(tokens, context))
+
+
+META_OFFENDERS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "cpu": lambda x: x.cpu(),
+    "a branch": lambda x: 1 if x.sum() > 0 else 2,
+    "a mask read": lambda x: x[x > 0],
+}
+
+
+@pytest.mark.parametrize("offender", META_OFFENDERS.values(), ids=META_OFFENDERS)
+def test_meta_refuses(offender: Callable[[Tensor], object]) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
+        offender(torch.zeros(4, device="meta"))
+
+
+# --- under the law of capture ----------------------------------------------------------------------------------------
+
+
+def lawful_engine(monkeypatch: pytest.MonkeyPatch, config: ModelConfig = TINY) -> tuple[LLMEngine, LawfulBackend]:
+    made: list[LawfulBackend] = []
+
+    def make(name: str, device: str) -> LawfulBackend:
+        made.append(LawfulBackend())
+        return made[-1]
+
+    monkeypatch.setattr("engine.core.make_backend", make)
+    return tiny_engine(config), made[0]
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_whole_run_keeps_the_law(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, backend = lawful_engine(monkeypatch, config)
+    controller = Cycling((5, 0, 1, 3))
+    engine.attach(controller)
+    run_all(engine, MIXED, per_step=1)
+    assert {report.gamma for report in controller.reports} == {0, 1, 3, 5}
+    assert {"topk", "sort", "searchsorted", "index_copy_"} <= backend.law.ops, "the law saw the sampled pieces"
+
+
+def attend(x: Tensor, dropout: float = 0.0) -> Tensor:
+    x_BHTD = x.view(1, 1, 4, 1)
+    return F.scaled_dot_product_attention(x_BHTD, x_BHTD, x_BHTD, dropout_p=dropout)
+
+
+OFFENDERS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "a branch": lambda x: 1 if x.sum() > 0 else 2,
+    "equal": lambda x: torch.equal(x, x + 1),
+    "is_nonzero": lambda x: torch.is_nonzero(x.sum()),
+    "nonzero": lambda x: x.nonzero(),
+    "unique": lambda x: x.unique(),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "a mask read": lambda x: x[x > 0],
+    "a mask write": lambda x: x.__setitem__(x > 0, 1.0),
+    "a mask write of a tensor": lambda x: x.__setitem__(x > 0, x.sum()),
+    "a byte mask": lambda x: x[(x > 0).to(torch.uint8)],
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long()),
+    "host index": lambda x: x[[0, 2]],
+    "host array index": lambda x: x[torch.from_numpy(np.array([0, 2]))],
+    "a new tensor": lambda x: x + torch.tensor(3.0),
+    "a tensor from a list": lambda x: torch.tensor([1.0, 2.0]),
+    "multinomial": lambda x: torch.multinomial(x.abs() + 1, 1),
+    "rand": lambda x: torch.rand(3),
+    "rand_like": lambda x: torch.rand_like(x),
+    "exponential": lambda x: x.exponential_(),
+    "bernoulli": lambda x: x.bernoulli(0.5),
+    "randperm": lambda x: torch.randperm(4),
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
+    "attention with dropout": lambda x: attend(x, dropout=0.5),
+    "to another device": lambda x: x.to("meta"),
+    "copy between devices": lambda x: torch.empty(4, device="meta").copy_(x),
+}
+
+
+BUFFER, INDEX = torch.arange(4.0), torch.tensor([0, 2])
+
+
+@pytest.fixture(scope="module")
+def law() -> CaptureLaw:
+    return CaptureLaw()
+
+
+@pytest.mark.parametrize("offender", OFFENDERS.values(), ids=OFFENDERS)
+def test_the_law_refuses(offender: Callable[[Tensor], object], law: CaptureLaw) -> None:
+    with pytest.raises(NotCapturable), law:
+        offender(BUFFER)
+
+
+def test_the_law_allows_what_a_graph_can_record(law: CaptureLaw) -> None:
+    buffer, index = BUFFER, INDEX
+    with law:
+        buffer.copy_(torch.where(buffer > 1, buffer * 2, 1.0) + torch.arange(4) + torch.full((4,), 3))
+        attend(buffer)
+        buffer.index_copy_(0, index, buffer[index] + buffer.masked_fill(buffer > 2, 0.0).sort().values[:2])
+
+
+def test_an_offender_inside_an_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = lawful_engine(monkeypatch)
+    lawful = NgramDrafter.propose
+
+    def peeking(drafter: NgramDrafter, state: RowState, batch: int, context: int) -> None:
+        if int(state.lens_R[0].item()) > 0:
+            lawful(drafter, state, batch, context)
+
+    monkeypatch.setattr(NgramDrafter, "propose", peeking)
+    engine.attach(Cycling((2,)))
+    with pytest.raises(NotCapturable, match="_local_scalar_dense"):
+        run_all(engine, MIXED)
+
+
+# --- buffers and host reads ------------------------------------------------------------------------------------------
+
+
+def buffers(engine: LLMEngine) -> dict[str, int]:
+    """Address of everything a captured piece would have baked in."""
+    named = {name: value for name, value in vars(engine.state).items() if isinstance(value, Tensor)}
+    named |= {f"keys {layer}": half for layer, half in enumerate(engine.kv.keys)}
+    named |= {f"values {layer}": half for layer, half in enumerate(engine.kv.values)}
+    named |= {"logits": engine.runner._step.logits_NV, "chunk": engine.runner._prefill.chunk_3}
+    return {name: tensor.data_ptr() for name, tensor in named.items()}
+
+
+def test_no_buffer_is_replaced() -> None:
+    engine = tiny_engine()
+    before = buffers(engine)
+    assert len(before) > 20
+    for gammas in [(0,), (5,), (0, 3, 1)]:
+        engine.attach(Cycling(gammas))
+        run_all(engine, MIXED, per_step=1)
+    assert buffers(engine) == before
+
+
+class Spy(EagerBackend):
+    """Keeps the order in which pieces run; the runner captures verify, accept, draft of a bundle in this order."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.events: list[str] = []
+
+    def capture(self, piece: Piece, mutable: Sequence[Tensor]) -> Piece:
+        name = next(name for name in ("verify", "accept", "draft", "run") if name in piece.__code__.co_names)
+
+        def spied() -> None:
+            self.events.append(name)
+            piece()
+
+        return spied
+
+
+def test_one_host_read_per_step_and_one_more_for_stale_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy()
+    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    engine = tiny_engine()
+    engine.attach(Cycling((0, 2, 2, 0, 3, 3)))
+    reads = HostReads(monkeypatch.setattr)
+    per_step: list[tuple[int, str]] = []
+
+    def step() -> None:
+        reads.count = 0
+        spy.events.clear()
+        engine.step()
+        per_step.append((reads.count, " ".join(spy.events)))
+
+    engine.submit(Request([1, 2, 1], Sampling(max_tokens=60)))
+    for _ in range(6):
+        step()
+    engine.submit(Request([3], Sampling(max_tokens=60)))  # joins at γ = 0, so that its arrival is not seen
+    for _ in range(2):
+        step()
+    engine.submit(Request([4], Sampling(max_tokens=60)))  # joins at γ = 2
+    step()
+    plain, fresh, stale = (1, "verify accept"), (1, "verify accept draft"), (2, "draft verify accept draft")
+    prefilled = (plain[0], "run verify accept")
+    assert per_step == [prefilled, stale, fresh, plain, stale, fresh, plain, stale, stale]

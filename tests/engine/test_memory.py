@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from engine import memory
+from engine.config import EngineConfig
+from engine.memory import GIB, bytes_needed, free_bytes, require_memory
+from engine.models.config import ModelConfig
+from tests.engine.tiny import TINY, tiny_engine
+
+BIG = ModelConfig(
+    vocab_size=1 << 17,
+    hidden_size=1024,
+    intermediate_size=4096,
+    num_layers=16,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=64,
+    context_len=1 << 16,
+    tie_embeddings=False,
+)
+CONFIG = EngineConfig(max_batch=32, context_len=8192, dtype="bfloat16")
+
+
+def test_what_does_not_fit_is_refused_with_what_was_asked_and_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * GIB // 2)
+    needed = bytes_needed(BIG, CONFIG, max_gamma=7)
+    with pytest.raises(MemoryError) as caught:
+        require_memory(BIG, CONFIG, max_gamma=7)
+    message = str(caught.value)
+    assert message.startswith(f"{sum(needed.values()) / GIB:.2f} GiB is needed on cpu")
+    for name, size in needed.items():
+        assert f"{name} {size / GIB:.2f} GiB" in message
+    assert "1.50 GiB is free" in message
+    assert "lower max_batch=32 or context_len=8192, or take a smaller dtype" in message
+
+
+def test_what_just_fits_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = sum(bytes_needed(BIG, CONFIG, max_gamma=7).values())
+    monkeypatch.setattr(memory, "free_bytes", lambda device: total)
+    require_memory(BIG, CONFIG, max_gamma=7)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: total - 1)
+    with pytest.raises(MemoryError):
+        require_memory(BIG, CONFIG, max_gamma=7)
+
+
+def test_the_numbers_are_what_the_buffers_take() -> None:
+    assert bytes_needed(BIG, CONFIG, 0)["KV cache"] == (32 * 8192 + 1) * 16 * 2 * 8 * 64 * 2
+    engine = tiny_engine(max_batch=3, max_gamma=4)
+    needed = bytes_needed(TINY, engine.config, max_gamma=4)
+    assert needed["KV cache"] == sum(half.nbytes for half in (*engine.kv.keys, *engine.kv.values))
+    assert needed["logits"] == engine.runner._step.logits_NV.nbytes
+
+
+def test_this_machine_has_memory() -> None:
+    assert free_bytes("cpu") > 0
