@@ -50,7 +50,7 @@ class AcceptanceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A rule and its parameters, each a scalar, a `[B]` or a `[B, K]` array (copied to the device, never a graph key)."""
+    """A rule and its parameters: scalars, `[B]` or `[B, K]` arrays, copied to the device and never a graph key."""
 
     kind: AcceptanceKind = AcceptanceKind.STANDARD
     params: Mapping[str, float | FloatArray] = field(default_factory=dict)

@@ -85,7 +85,7 @@ class TokenLogprob:
 class RequestStats:
     """One finished request's measurements. `accepted` excludes the bonus token; times are milliseconds.
 
-    `ttft_ms` runs from submission to the first token; `tpot_ms` is (last - first token) / (tokens - 1), 0 for one token.
+    `ttft_ms` runs from submission to the first token; `tpot_ms` is (last - first token) / (tokens - 1), 0 for one.
     `accepted_by_position[k]` of `drafted_by_position[k]` verified draft tokens at depth k stood.
     """
 

@@ -72,14 +72,17 @@ class StepRunner:
         return matches
 
     def prepare(self, needs: Needs) -> None:
-        """Capture the greedy bundles of every γ the policy can reach, at every width and context. Eager needs none."""
+        """Capture the full greedy rectangle of every γ the policy can reach. Eager bundles cost nothing to make.
+
+        Narrower widths and other samplers are captured when first met: all of them would be thousands of graphs.
+        """
         if self._backend.name == "eager":
             return
         for batch in self._batches:
             for gamma in needs.gammas.get(batch, (0,)):
-                for tokens in (size for size in self._tokens if size <= ceil_bucket(self._tokens, batch * (gamma + 1))):
-                    for context in self._contexts:
-                        self._bundle(StepKey(batch, gamma, tokens, context))
+                tokens = ceil_bucket(self._tokens, batch * (gamma + 1))
+                for context in self._contexts:
+                    self._bundle(StepKey(batch, gamma, tokens, context))
 
     def prefill(self, row: int, start: int, count: int) -> None:
         """Run one chunk of a row's prompt."""

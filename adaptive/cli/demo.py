@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,6 +31,9 @@ COMPARISON_S = 150.0
 FEWEST_TOKENS = 16
 PASSES_PER_TOKEN = 2.2  # of the three policies together, prompts included
 
+BUSY_CHECK_S = 0.5
+BUSY = 0.2  # of the machine, used by others
+
 Tokens = Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")]
 
 
@@ -44,6 +49,8 @@ def demo(
     console = stderr() if json else stdout()
     sampling = o.sampling_options(max_tokens=max_tokens, temperature=0.0)
     wanted = o.EngineOptions(model, "ngram", 1, None, "float32", device, threads)
+    if _yield_to_others():
+        console.print("Other programs keep this machine busy: the times below will suffer.")
     if model in known_models():
         fetch_with_progress(model)
     engine = load(wanted)
@@ -87,6 +94,22 @@ def _demo_prompts() -> list[PromptItem]:
     from adaptive.benchmark import built_in_prompts
 
     return [item.chat() for item in built_in_prompts() if item.demo]
+
+
+def _yield_to_others() -> bool:
+    """Whether the machine is busy; if so, threads will sleep while they wait for each other.
+
+    By default they spin, which is a third faster alone, and twenty times slower where others take a core away.
+    OpenMP reads this once, when torch is imported.
+    """
+    from adaptive.benchmark import CpuMeter
+
+    with CpuMeter() as meter:
+        sleep(BUSY_CHECK_S)
+    busy = meter.foreign > BUSY
+    if busy:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return busy
 
 
 def _introduce(console: Console, wanted: o.EngineOptions, max_tokens: int) -> None:

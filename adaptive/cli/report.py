@@ -75,7 +75,7 @@ def _overall_table(summaries: list[ArmSummary]) -> Table:
 
 
 def _task_table(summaries: list[ArmSummary]) -> Table:
-    columns = ["task", "arm", "tokens/s", "ratio", "min–max", "TPOT p50", "τ", "α", "α % at position 1, 2, ..."]
+    columns = ["task", "arm", "tokens/s", "ratio", "min–max", "TPOT p50", "τ", "α", "α by position (%)"]
     rows = []
     for task in summaries[0].tasks:
         for summary in summaries:

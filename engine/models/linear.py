@@ -14,7 +14,7 @@ Linear = Callable[[Tensor], Tensor]
 def prepacked(weight: Tensor) -> bool:
     """Whether oneDNN can hold this weight in its own blocked layout (about three times faster at few tokens)."""
     onednn_types = (torch.float32, torch.bfloat16)
-    return weight.device.type == "cpu" and weight.dtype in onednn_types and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return weight.device.type == "cpu" and weight.dtype in onednn_types and torch.backends.mkldnn.is_available()
 
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from adaptive.contract import Policy
 from adaptive.requests import Request, Sampling
 from engine.models.config import ModelConfig
 from engine.sampling import verify
+from engine.sampling.distribution import choose
 from policies import EmaTiers, Fixed
 from tests.engine.tiny import (
     TINY,
@@ -179,14 +179,13 @@ def test_filtered_sampling_follows_the_exact_joint_law(sampling: Sampling) -> No
 
 def test_a_biased_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redrawing from p itself after a rejection, not from p without the draft, must not pass."""
-    exact_choose = verify.choose
 
     def biased(
         probs_NV: Tensor, grid_BW: Tensor, drafts_BG: Tensor, verified_B: Tensor, accept_BG: Tensor, choose_B: Tensor
     ) -> tuple[Tensor, Tensor]:
         accepted_B = verify.count_accepted(accept_BG < probs_NV[grid_BW[:, :-1], drafts_BG], verified_B)
         at_B1 = accepted_B.unsqueeze(1)
-        next_B1 = exact_choose(probs_NV[grid_BW.gather(1, at_B1).squeeze(1)], choose_B).unsqueeze(1)
+        next_B1 = choose(probs_NV[grid_BW.gather(1, at_B1).squeeze(1)], choose_B).unsqueeze(1)
         return accepted_B, torch.cat([drafts_BG, drafts_BG[:, :1]], 1).scatter(1, at_B1, next_B1)
 
     monkeypatch.setattr("engine.step.verify_standard", biased)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from rich.console import Console
 
+from adaptive import benchmark
 from adaptive.benchmark import Answer, PromptItem, StepTrace
 from adaptive.cli import demo as command
 from adaptive.cli.timeline import gamma_marks, print_timeline
@@ -16,6 +18,7 @@ from tests.adaptive.cli.toy import ToyEngine
 def no_fetch(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     fetched: list[str] = []
     monkeypatch.setattr(command, "fetch_with_progress", fetched.append)
+    monkeypatch.setattr(command, "BUSY", 1.0)  # what the machine does meanwhile is no matter of these tests
     return fetched
 
 
@@ -65,6 +68,23 @@ def test_colours_replace_the_second_row(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "kept" not in out.splitlines()[-1]
     assert "\x1b[32m█" in out
+
+
+@pytest.mark.parametrize(("foreign", "policy"), [(0.5, "PASSIVE"), (0.05, None)])
+def test_on_a_busy_machine_threads_sleep_while_they_wait(
+    monkeypatch: pytest.MonkeyPatch, foreign: float, policy: str | None
+) -> None:
+    class Meter(benchmark.CpuMeter):
+        def __exit__(self, *_: object) -> None:
+            self.foreign = foreign
+
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(benchmark, "CpuMeter", Meter)
+    monkeypatch.setattr(command, "BUSY_CHECK_S", 0.0)
+    monkeypatch.setattr(command, "BUSY", 0.2)
+    monkeypatch.setattr(os, "environ", environment)
+    assert command._yield_to_others() == (policy is not None)
+    assert environment.get("OMP_WAIT_POLICY") == policy
 
 
 def test_a_slow_machine_compares_shorter_answers() -> None:
