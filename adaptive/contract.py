@@ -294,7 +294,7 @@ class Policy(Protocol):
     """
 
     def bind(self, caps: Capabilities) -> Needs:
-        """Learn what the engine can do; refuse with ValueError what the policy can not work with."""
+        """Learn what the engine can do, forget everything else. ValueError for what the policy can not work with."""
 
     def decide(self, view: StepView) -> Decision: ...
 

@@ -199,7 +199,9 @@ class AdaptiveController:
         """The policy's needs, plain decode included at every bucket. An engine may declare anew what it can do."""
         if caps != self._caps:
             self._caps = caps
-            self._seat = self._bind(self._seat.policy)
+            self._seat = self._bind(self._seat.policy, self._seat.name)
+            if self._next is not None:
+                self._next = self._bind(self._next.policy, self._next.name)
         self.guard.adopt(caps, self._seat.needs)
         return self._seat.needs
 
@@ -247,8 +249,8 @@ class AdaptiveController:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _bind(self, policy: Policy | str) -> _Seat:
-        name = policy if isinstance(policy, str) else type(policy).__name__
+    def _bind(self, policy: Policy | str, name: str | None = None) -> _Seat:
+        name = name or (policy if isinstance(policy, str) else type(policy).__name__)
         bound: object = get_policy(policy) if isinstance(policy, str) else policy
         if isinstance(bound, type) or not isinstance(bound, Policy):
             raise ValueError(

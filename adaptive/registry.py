@@ -41,9 +41,12 @@ def get_policy(spec: str) -> Policy:
     3
     """
     name, _, argument = spec.partition(":")
-    plugins = _plugins()
     if name in _BUILT_IN:
-        return _BUILT_IN[name].make(argument)
+        try:
+            return _BUILT_IN[name].make(argument)
+        except OSError as error:
+            raise ValueError(f"policy {spec!r} names a file that can not be read: {error}") from error
+    plugins = _plugins()
     if name not in plugins:
         known = ", ".join(sorted({*_BUILT_IN, *plugins}))
         raise ValueError(f"policy {spec!r} is not known: choose from {known}")

@@ -53,8 +53,8 @@ class ControllerStats:
 
     @property
     def alpha(self) -> float:
-        """Share of drafted tokens that were accepted; nan when nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else math.nan
+        """Share of verified draft tokens that were accepted; nan when none was verified."""
+        return self.accepted / self.verified if self.verified else math.nan
 
     @property
     def control_us(self) -> float:

@@ -97,6 +97,16 @@ class RowState:
     def release(self, row: int) -> None:
         self.live_R[row] = 0
 
+    def tokens(self, row: int, start: int) -> list[int]:
+        """A row's tokens from place `start` on, read from the device (waits for it)."""
+        tokens: list[int] = self.history_RP[row, start : int(self.lens_R[row])].tolist()
+        return tokens
+
+    def align(self, row: int, budget: int, steps: int) -> None:
+        """Set what an interrupted step may have left half done."""
+        self.budget_R[row] = budget
+        self.steps_R[row] = steps
+
     def available(self, batch: int) -> Tensor:
         """Draft tokens each of the first `batch` rows could verify now `[B]`: proposed, allowed and within budget."""
         proposed = torch.minimum(self.draft_lens_R[:batch], self.draft_cap_R[:batch])

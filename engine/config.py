@@ -53,8 +53,13 @@ def doubling_buckets(largest: int) -> tuple[int, ...]:
     return (*powers, largest)
 
 
-def context_buckets(capacity: int) -> tuple[int, ...]:
-    """64, 96, 128, 192, ... up to `capacity`: attention reads the bucket, so each step wastes a third at most."""
+def context_buckets(capacity: int, *, coarse: bool = False) -> tuple[int, ...]:
+    """64, 96, 128, 192, ... up to `capacity`: attention reads the bucket, so each step wastes a third at most.
+
+    `coarse` is for bundles that cost time and memory to make: 256, 1024, 4096, ...
+    """
+    if coarse:
+        return (*[size for size in (256 << 2 * step for step in range(16)) if size < capacity], capacity)
     ladder = [size for bit in range(6, capacity.bit_length()) for size in (1 << bit, 3 << (bit - 1))]
     return (*[size for size in ladder if size < capacity], capacity)
 

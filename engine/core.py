@@ -41,6 +41,7 @@ class LLMEngine:
         drafter: Drafter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        decoder.check(config.torch_dtype, config.context_len)
         self.config = config
         self.model_config = decoder.config
         self.decoder = decoder
@@ -57,7 +58,8 @@ class LLMEngine:
         self._observer = Observer(config.max_batch, clock)
         self._controller: Controller | None = None
         self._sequences: dict[RequestId, Sequence] = {}
-        self._cancelled: list[Output] = []
+        self._outputs: list[Output] = []  # not handed out yet; survives a step that is interrupted
+        self._torn = False  # a step was interrupted: the device may be ahead of the host
         self._names = (f"request-{number}" for number in itertools.count(1))
 
     def _make_runner(self, max_gamma: int) -> StepRunner:
@@ -98,9 +100,10 @@ class LLMEngine:
         """Queue a request. ValueError for a prompt that is empty, too long or holds ids outside the vocabulary."""
         prompt = self._encode(request)
         request_id = request.id
+        taken = {*self._sequences, *(output.request_id for output in self._outputs)}
         if request_id is None:
-            request_id = next(name for name in self._names if name not in self._sequences)
-        if request_id in self._sequences:
+            request_id = next(name for name in self._names if name not in taken)
+        if request_id in taken:
             raise ValueError(f"id={request_id!r} is already in use by an unfinished request: give each its own id")
         sampling = request.sampling
         stop_ids = frozenset(sampling.stop_token_ids)
@@ -148,23 +151,43 @@ class LLMEngine:
             return
         if sequence.row < 0:
             self.scheduler.waiting.remove(sequence)
-        self._cancelled.append(sequence.cancel())
-        self._end(sequence)
+        self._outputs.append(sequence.cancel())
+        self._end([sequence])
 
     def step(self) -> Seq[Output]:
         """Admit, prefill a chunk, decode one step. Returns what each request got."""
         if self._controller is None:
             raise ValueError("no controller is attached: wrap the engine, AdaptiveController(engine, policy=...)")
-        outputs, self._cancelled = self._cancelled, []
-        for sequence in self.scheduler.admit():
+        if self._torn:
+            self._recover()
+        self._torn = True
+        self.scheduler.admit()
+        for sequence in self.scheduler.unseated():
             self._seat(sequence)
         prefill_tokens = self._prefill()
         batch = self.scheduler.decoding()
         if batch:
-            outputs.extend(self._decode(self._controller, batch, prefill_tokens))
+            self._decode(self._controller, batch, prefill_tokens)
         else:
             self._observer.pause()
+        self._torn = False
+        outputs, self._outputs = self._outputs, []
         return outputs
+
+    def _recover(self) -> None:
+        """After an interrupted step (Ctrl-C, say): take from the device what it emitted and the host never heard of."""
+        self.runner.drafts_fresh = False
+        self._observer.pause()
+        for row, sequence in self.scheduler.running.items():
+            if sequence.decoding and sequence.finish_reason is None:
+                missed = self.state.tokens(row, sequence.context_len)
+                if missed:
+                    self._outputs.append(sequence.extend(missed, self._clock(), None))
+                self.state.align(row, sequence.budget - len(sequence.tokens), sequence.steps)
+                self.state.start(row)
+            if sequence.seated:
+                self._observer.align(sequence)
+        self._end([sequence for sequence in self.scheduler.running.values() if sequence.finish_reason is not None])
 
     # --- the step's parts ---------------------------------------------------------------------------------------
 
@@ -174,6 +197,7 @@ class LLMEngine:
         cap = self.state.max_gamma if sequence.request.speculation else 0
         self.state.admit(sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap)
         self._observer.seat(sequence)
+        sequence.seated = True
         if sequence.decoding:
             self._start(sequence)
 
@@ -195,7 +219,7 @@ class LLMEngine:
                 break
         return self.config.prefill_chunk - allowance
 
-    def _decode(self, controller: Controller, batch: list[Sequence], prefill_tokens: int) -> list[Output]:
+    def _decode(self, controller: Controller, batch: list[Sequence], prefill_tokens: int) -> None:
         waiting = len(self.scheduler.waiting)
         free = 1 - len(self.scheduler.running) / self.config.max_batch
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
@@ -203,29 +227,27 @@ class LLMEngine:
         gamma = controller.plan(view).gamma
         feedback = self.runner.run(gamma, batch)
         report = self._observer.report(view, gamma, feedback, prefill_tokens)
-        outputs = []
         for place, sequence in enumerate(batch):
             verified, accepted = int(report.verified[place]), int(report.accepted[place])
             sequence.record(gamma, verified, accepted)
             tokens = feedback.tokens[place][: accepted + 1]
             output = sequence.extend(tokens, self._observer.completed_at, feedback.logprobs(place, accepted + 1))
             report.emitted[place] = len(output.tokens)
-            outputs.append(output)
+            self._outputs.append(output)
         self._observer.advance(view, report)
         controller.report(report)
-        for sequence in batch:
-            if sequence.finish_reason is not None:
-                self._end(sequence)
-        return outputs
+        self._end([sequence for sequence in batch if sequence.finish_reason is not None])
 
-    def _end(self, sequence: Sequence) -> None:
-        del self._sequences[sequence.id]
-        if sequence.row < 0:
-            return
-        self.state.release(sequence.row)
-        self.scheduler.release(sequence)
-        if self._controller is not None:
-            self._controller.forget([sequence.row])
+    def _end(self, ended: Seq[Sequence]) -> None:
+        """Free what finished requests held, and let the controller forget their rows."""
+        for sequence in ended:
+            del self._sequences[sequence.id]
+        seated = [sequence for sequence in ended if sequence.row >= 0]
+        for sequence in seated:
+            self.state.release(sequence.row)
+            self.scheduler.release(sequence)
+        if seated and self._controller is not None:
+            self._controller.forget([sequence.row for sequence in seated])
 
     def describe(self) -> dict[str, object]:
         """What runs here, for people: model, sizes, device, kernels, memory in bytes."""

@@ -20,11 +20,14 @@ def free_bytes(device: str) -> int:
 
 
 def bytes_needed(model: ModelConfig, config: EngineConfig, max_gamma: int) -> dict[str, int]:
-    """What an engine will hold, by purpose. A CPU keeps a tied embedding twice: as a table and packed as the head."""
+    """What loading an engine takes at its peak, by purpose.
+
+    On a CPU weights are there twice while they are repacked, and a tied embedding stays twice: table and packed head.
+    """
     dtype = config.torch_dtype
     weights = model.weight_bytes(dtype)
-    if model.tie_embeddings and torch.device(config.device).type == "cpu":
-        weights += model.vocab_size * model.hidden_size * dtype.itemsize
+    if torch.device(config.device).type == "cpu":
+        weights = 2 * weights + model.tie_embeddings * model.vocab_size * model.hidden_size * dtype.itemsize
     logits = config.max_batch * (max_gamma + 1) * model.vocab_size * max(dtype.itemsize, 4)
     cache = KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype)
     return {"weights": weights, "KV cache": cache, "logits": logits}
@@ -32,12 +35,17 @@ def bytes_needed(model: ModelConfig, config: EngineConfig, max_gamma: int) -> di
 
 def require_memory(model: ModelConfig, config: EngineConfig, max_gamma: int) -> None:
     """Raise MemoryError, with what was asked and what there is, unless everything fits."""
-    needed, free = bytes_needed(model, config, max_gamma), free_bytes(config.device)
-    total = sum(needed.values())
+    if torch.device(config.device).type != "cpu":
+        _require("cpu", {"weights on their way": model.weight_bytes(config.torch_dtype)}, config)
+    _require(config.device, bytes_needed(model, config, max_gamma), config)
+
+
+def _require(device: str, needed: dict[str, int], config: EngineConfig) -> None:
+    total, free = sum(needed.values()), free_bytes(device)
     if total <= free:
         return
     parts = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in needed.items())
     raise MemoryError(
-        f"{total / GIB:.2f} GiB is needed on {config.device} ({parts}) and {free / GIB:.2f} GiB is free: "
+        f"{total / GIB:.2f} GiB is needed on {device} ({parts}) and {free / GIB:.2f} GiB is free: "
         f"lower max_batch={config.max_batch} or context_len={config.context_len}, or take a smaller dtype"
     )

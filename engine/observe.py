@@ -38,6 +38,11 @@ class Observer:
         self._floats[:, request.row] = (np.nan, slo)
         self._classes[request.row] = wants.slo_class
 
+    def align(self, request: Request) -> None:
+        """Count a request's tokens anew, after an interrupted step."""
+        self._ints[CONTEXT, request.row] = request.context_len
+        self._ints[EMITTED, request.row] = len(request.tokens)
+
     def pause(self) -> None:
         """Nothing decodes: the next step's duration would measure the wait."""
         self._started_at = float("nan")
@@ -48,6 +53,8 @@ class Observer:
         places = [request.row for request in batch]
         rows: IntArray = np.array(places, dtype=np.int64)
         ints, floats, now = self._ints.take(rows, axis=1), self._floats.take(rows, axis=1), self._clock()
+        for kept in (rows, ints):  # `report` and `advance` go by these: no policy may change them
+            kept.flags.writeable = False
         flags: BoolArray = ints[GREEDY:].astype(np.bool_)
         return StepView(
             step=self._step,

@@ -57,9 +57,10 @@ class StepRunner:
         self._backend = backend
         self._clock = clock
         self._batches = doubling_buckets(config.max_batch)
-        self._contexts = context_buckets(config.context_len)
+        self._recorded = backend.name != "eager"  # making a bundle costs time and memory
+        self._contexts = context_buckets(config.context_len, coarse=self._recorded)
         self._tokens = token_buckets(step.logits_NV.shape[0])
-        self._chunks = doubling_buckets(config.prefill_chunk)
+        self._chunks = (doubling_buckets if self._recorded else token_buckets)(config.prefill_chunk)
         self._bundles: dict[StepKey, StepBundle] = {}
         self._prefills: dict[PrefillKey, Piece] = {}
         self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
@@ -72,17 +73,25 @@ class StepRunner:
         return matches
 
     def prepare(self, needs: Needs) -> None:
-        """Capture the full greedy rectangle of every γ the policy can reach. Eager bundles cost nothing to make.
+        """Record the greedy bundles of every γ the policy can reach. Eager bundles cost nothing to make.
 
-        Narrower widths and other samplers are captured when first met: all of them would be thousands of graphs.
+        A few requests may sit in high rows, so a wide bucket also gets what narrower ones need. Bundles that sample or
+        report log-probabilities are recorded when first met.
         """
-        if self._backend.name == "eager":
+        if not self._recorded:
             return
         for batch in self._batches:
-            for gamma in needs.gammas.get(batch, (0,)):
-                tokens = ceil_bucket(self._tokens, batch * (gamma + 1))
-                for context in self._contexts:
-                    self._bundle(StepKey(batch, gamma, tokens, context))
+            for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
+                for tokens in self._widths(batch, gamma):
+                    for context in self._contexts:
+                        self._bundle(StepKey(batch, gamma, tokens, context))
+
+    def _widths(self, batch: int, gamma: int) -> Sequence[int]:
+        """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
+        if not self._recorded:
+            return self._tokens
+        full = batch * (gamma + 1)
+        return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
 
     def prefill(self, row: int, start: int, count: int) -> None:
         """Run one chunk of a row's prompt."""
@@ -101,6 +110,7 @@ class StepRunner:
         if gamma and not self.drafts_fresh:
             self._bundle(shape).draft()
             self._read()
+        self.drafts_fresh = False  # until this step has run to its end
         key = self._sized(shape, rows)
         bundle = self._bundle(key)
         drafted = self._clock()
@@ -109,10 +119,12 @@ class StepRunner:
         verified = self._clock()
         if gamma:
             bundle.draft()
-        self.drafts_fresh = gamma > 0
         self._read()
-        seconds = (drafted - started) + (self._clock() - verified)
-        return self._feedback(key, rows, batch, seconds if gamma else float("nan"), verified - drafted)
+        self.drafts_fresh = gamma > 0
+        draft_s, verify_s = (drafted - started) + (self._clock() - verified), verified - drafted
+        if self._config.device != "cpu":  # launches return before the work is done
+            draft_s = verify_s = float("nan")
+        return self._feedback(key, rows, batch, draft_s if gamma else float("nan"), verify_s)
 
     def _shape(self, gamma: int, batch: Sequence[Request]) -> StepKey:
         """The key but for its packed width, which depends on what the drafter found."""
@@ -122,10 +134,11 @@ class StepRunner:
         if any(not sampling.greedy for sampling in samplings):
             filtered = any(sampling.top_k or sampling.top_p < 1 for sampling in samplings if not sampling.greedy)
             sampler = Sampler.FILTERED if filtered else Sampler.PLAIN
+        bucket = ceil_bucket(self._batches, batch[-1].row + 1)
         return StepKey(
-            batch=ceil_bucket(self._batches, batch[-1].row + 1),
+            batch=bucket,
             gamma=gamma,
-            verify_tokens=ceil_bucket(self._tokens, len(batch)),
+            verify_tokens=ceil_bucket(self._widths(bucket, gamma), len(batch)),
             context=ceil_bucket(self._contexts, min(longest + gamma + 1, self._config.context_len)),
             sampler=sampler,
             logprobs=any(sampling.logprobs is not None for sampling in samplings),
@@ -136,7 +149,7 @@ class StepRunner:
         if shape.gamma:
             available = self._out[rows, self._step.state.columns.available]
             tokens += int(np.minimum(available, shape.gamma).sum())
-        tokens = ceil_bucket(self._tokens, tokens)
+        tokens = ceil_bucket(self._widths(shape.batch, shape.gamma), tokens)
         return StepKey(shape.batch, shape.gamma, tokens, shape.context, shape.sampler, shape.logprobs)
 
     def _bundle(self, key: StepKey) -> StepBundle:

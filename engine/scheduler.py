@@ -24,7 +24,7 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def admit(self) -> list[Sequence]:
-        """Seat as many waiting requests as there are free rows."""
+        """Give rows to as many waiting requests as there are free ones; returns them."""
         admitted: list[Sequence] = []
         while self.waiting and self._free:
             sequence = self.waiting.popleft()
@@ -33,6 +33,10 @@ class Scheduler:
             admitted.append(sequence)
         return admitted
 
+    def unseated(self) -> list[Sequence]:
+        """Requests whose row has not been written yet, in order of arrival."""
+        return [seq for seq in self.running.values() if not seq.seated]
+
     def release(self, sequence: Sequence) -> None:
         """Free a running request's row."""
         del self.running[sequence.row]
@@ -40,7 +44,7 @@ class Scheduler:
 
     def prefilling(self) -> list[Sequence]:
         """Running requests whose prompt is not in the cache yet, in order of arrival."""
-        return [seq for seq in self.running.values() if not seq.decoding]
+        return [seq for seq in self.running.values() if seq.seated and not seq.decoding]
 
     def decoding(self) -> list[Sequence]:
         """Requests of the next decode step, by row."""

@@ -40,6 +40,7 @@ class Sequence:
     detokenizer: TextStream
     text: StopText
     row: int = -1
+    seated: bool = False
     prefilled: int = 0
     tokens: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -53,7 +54,7 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether all of the prompt but its last token, the first root, is in the cache."""
-        return self.prefilled == len(self.prompt) - 1
+        return self.seated and self.prefilled == len(self.prompt) - 1
 
     @property
     def context_len(self) -> int:

@@ -1,4 +1,4 @@
-"""Interleaved measurement: every repeat runs every arm on every group of prompts, in rotating order."""
+"""Interleaved measurement: every repeat runs every arm on every group of prompts, in changing order."""
 
 from __future__ import annotations
 
@@ -44,8 +44,14 @@ def measure(
     results: list[Measurement] = []
     for turn in range(repeat):
         for place, (task, group) in enumerate(group_by_task(items).items()):
-            first = (turn + place) % len(arms)
-            for arm in (*arms[first:], *arms[:first]):
+            for arm in _order(arms, turn + place):
                 progress(f"{task} {arm.label} ({turn + 1}/{repeat})")
                 results.append(Measurement(turn, task, arm.label, arm.run(group, sampling)))
     return results
+
+
+def _order(arms: Sequence[Arm], number: int) -> Sequence[Arm]:
+    """Rotated each time, and every second time backwards, so that no arm always follows the same one."""
+    first = number % len(arms)
+    order = (*arms[first:], *arms[:first])
+    return order if number % 2 == 0 else order[::-1]

@@ -37,6 +37,7 @@ def check_policy(
         _takes_odd_batches,
         _forgets_unknown_rows,
         _clones_afresh,
+        _binds_afresh,
         _decodes,
     )
     name = policy.__name__ if isinstance(policy, type) else type(bench.fresh()).__name__
@@ -125,6 +126,17 @@ def _clones_afresh(bench: _Bench) -> None:
             not differing,
             f"a clone of a policy that has learnt decides differently from a fresh one at {differing[:5]}",
         )
+
+
+def _binds_afresh(bench: _Bench) -> None:
+    """A policy that was swapped out missed which rows were forgotten, so binding again must forget them all."""
+    for drive in bench.drives():
+        batches = _batches(drive.caps)
+        expected = Drive(bench.fresh(), drive.caps).run(batches, full=True)
+        drive.run(batches[::-1], full=True)
+        got = Drive(drive.policy, drive.caps).run(batches, full=True)
+        differing = [step for step, pair in enumerate(zip(expected, got, strict=True)) if not same(*pair)]
+        expect(not differing, f"bind keeps what was learnt before: decisions differ at {differing[:5]}")
 
 
 def _decodes(bench: _Bench) -> None:

@@ -27,7 +27,7 @@ def transformers_arm(engine: TextEngine, wanted: EngineOptions, ignore_eos: bool
 
     def generate(item: PromptItem, max_tokens: int) -> Sequence[int]:
         prompt = torch.tensor([token_ids(engine.tokenizer, item.prompt)], device=wanted.device)
-        least = max_tokens if ignore_eos else 1
+        least = max_tokens if ignore_eos else None
         with torch.inference_mode():
             output = model.generate(
                 prompt,

@@ -61,6 +61,17 @@ class Decoder:
         head = self.embedding_VE if config.tie_embeddings else weights["lm_head.weight"].to(device)
         self.head = make_linear(head)
 
+    def check(self, dtype: torch.dtype, context_len: int) -> None:
+        """ValueError unless this decoder was built for `dtype` and at least `context_len` tokens."""
+        if self.dtype != dtype:
+            raise ValueError(
+                f"the engine's dtype is {dtype} and the decoder's weights are {self.dtype}: use one of them"
+            )
+        if self.cos.shape[0] < context_len:
+            raise ValueError(
+                f"context_len={context_len} is above the {self.cos.shape[0]} tokens the decoder was built for"
+            )
+
     def _layer(self, weights: Mapping[str, Tensor], index: int, device: str) -> Layer:
         prefix = f"model.layers.{index}."
 
