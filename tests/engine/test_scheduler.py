@@ -41,6 +41,10 @@ def test_who_is_read_and_who_decodes() -> None:
     for one in (long, short, later):
         scheduler.add(one)
     scheduler.admit()
+    assert scheduler.unseated() == [long, short, later]
+    assert scheduler.prefilling() == []
+    for one in (long, short, later):
+        one.seated = True
     assert [one.id for one in scheduler.prefilling()] == ["0", "2"]
     assert [one.id for one in scheduler.decoding()] == ["1"]
     long.prefilled = 8
