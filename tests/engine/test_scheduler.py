@@ -52,7 +52,7 @@ def test_who_is_read_and_who_decodes() -> None:
     assert [one.id for one in scheduler.decoding()] == ["0", "1"]
     scheduler.release(short)
     scheduler.add(sequence(3, prompt=3))
-    scheduler.admit()
+    scheduler.admit()[0].seated = True
     assert [one.id for one in scheduler.prefilling()] == ["2", "3"], "the newcomer in row 1 waits for the older"
 
 
