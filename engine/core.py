@@ -84,7 +84,7 @@ class LLMEngine:
             gammas=tuple(range(self.state.max_gamma + 1)),
             batch_buckets=doubling_buckets(self.config.max_batch),
             drafters=drafters,
-            acceptances=frozenset({AcceptanceKind.STANDARD}),
+            acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
         )
 
     def attach(self, controller: Controller) -> None:
@@ -200,8 +200,9 @@ class LLMEngine:
         free = 1 - len(self.scheduler.running) / self.config.max_batch
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
         view = self._observer.view(batch, prefill_tokens, waiting, free, matches)
-        gamma = controller.plan(view).gamma
-        feedback = self.runner.run(gamma, batch)
+        decision = controller.plan(view)
+        gamma = decision.gamma
+        feedback = self.runner.run(gamma, decision.acceptance.kind, batch)
         report = self._observer.report(view, gamma, feedback, prefill_tokens)
         outputs = []
         for place, sequence in enumerate(batch):

@@ -19,20 +19,36 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def bytes_needed(model: ModelConfig, config: EngineConfig, max_gamma: int) -> dict[str, int]:
-    """What an engine will hold, by purpose. A CPU keeps a tied embedding twice: as a table and packed as the head."""
+def bytes_needed(
+    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None
+) -> dict[str, int]:
+    """What an engine will hold, by purpose. A `draft` that is `model` itself shares its weights."""
     dtype = config.torch_dtype
-    weights = model.weight_bytes(dtype)
+    distribution = model.vocab_size * max(dtype.itemsize, 4)
+    needed = {
+        "weights": _weight_bytes(model, config),
+        "KV cache": KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype),
+        "logits": config.max_batch * (max_gamma + 1) * distribution,
+    }
+    if draft is not None:
+        limit = min(config.context_len, draft.context_len)
+        needed["draft weights"] = 0 if draft is model else _weight_bytes(draft, config)
+        needed["draft KV cache"] = KVCache.bytes_needed(draft, config.max_batch, limit, dtype)
+        needed["draft distributions"] = config.max_batch * max_gamma * distribution
+    return needed
+
+
+def _weight_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """A CPU keeps a tied embedding twice: as a table and packed as the head."""
+    weights = model.weight_bytes(config.torch_dtype)
     if model.tie_embeddings and torch.device(config.device).type == "cpu":
-        weights += model.vocab_size * model.hidden_size * dtype.itemsize
-    logits = config.max_batch * (max_gamma + 1) * model.vocab_size * max(dtype.itemsize, 4)
-    cache = KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype)
-    return {"weights": weights, "KV cache": cache, "logits": logits}
+        weights += model.vocab_size * model.hidden_size * config.torch_dtype.itemsize
+    return weights
 
 
-def require_memory(model: ModelConfig, config: EngineConfig, max_gamma: int) -> None:
+def require_memory(model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None) -> None:
     """Raise MemoryError, with what was asked and what there is, unless everything fits."""
-    needed, free = bytes_needed(model, config, max_gamma), free_bytes(config.device)
+    needed, free = bytes_needed(model, config, max_gamma, draft), free_bytes(config.device)
     total = sum(needed.values())
     if total <= free:
         return
