@@ -64,6 +64,7 @@ class RowState:
         self.drafts_RM = ints(max_gamma)
         self.draft_lens_R = ints()
         self.match_lens_R = ints()
+        self.cached_R = ints()  # tokens whose keys and values a draft model holds, always fewer than the row has
         self.steps_R = ints()  # the request's own step count, which keys its randomness
         self.seeds_R = ints()
         self.top_k_R = ints()
@@ -87,6 +88,7 @@ class RowState:
             (self.temperature_R, sampling.temperature),
             (self.draft_lens_R, 0),
             (self.match_lens_R, 0),
+            (self.cached_R, 0),
         )
         for buffer, value in values:
             buffer[row] = value
@@ -106,6 +108,7 @@ class RowState:
         """Set what an interrupted step may have left half done."""
         self.budget_R[row] = budget
         self.steps_R[row] = steps
+        self.cached_R[row] = 0
 
     def available(self, batch: int) -> Tensor:
         """Draft tokens each of the first `batch` rows could verify now `[B]`: proposed, allowed and within budget."""
@@ -115,4 +118,4 @@ class RowState:
     def mutable(self) -> list[Tensor]:
         """What a step changes and a capture's warm-up must put back."""
         changed = [self.history_RP, self.lens_R, self.budget_R, self.steps_R, self.drafts_RM, self.draft_lens_R]
-        return [*changed, self.match_lens_R, self.out_RO]
+        return [*changed, self.match_lens_R, self.cached_R, self.out_RO]

@@ -86,7 +86,7 @@ class LLMEngine:
             gammas=tuple(range(self.state.max_gamma + 1)),
             batch_buckets=doubling_buckets(self.config.max_batch),
             drafters=drafters,
-            acceptances=frozenset({AcceptanceKind.STANDARD}),
+            acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
         )
 
     def attach(self, controller: Controller) -> None:
@@ -183,6 +183,7 @@ class LLMEngine:
                 missed = self.state.tokens(row, sequence.context_len)
                 if missed:
                     self._outputs.append(sequence.extend(missed, self._clock(), None))
+                sequence.cached = 0
                 self.state.align(row, sequence.budget - len(sequence.tokens), sequence.steps)
                 self.state.start(row)
             if sequence.seated:
@@ -224,8 +225,9 @@ class LLMEngine:
         free = 1 - len(self.scheduler.running) / self.config.max_batch
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
         view = self._observer.view(batch, prefill_tokens, waiting, free, matches)
-        gamma = controller.plan(view).gamma
-        feedback = self.runner.run(gamma, batch)
+        decision = controller.plan(view)
+        gamma = decision.gamma
+        feedback = self.runner.run(gamma, decision.acceptance.kind, batch)
         report = self._observer.report(view, gamma, feedback, prefill_tokens)
         for place, sequence in enumerate(batch):
             verified, accepted = int(report.verified[place]), int(report.accepted[place])

@@ -15,10 +15,6 @@ from torch import Tensor
 Piece = Callable[[], None]
 
 
-def no_piece() -> None:
-    """A piece that does nothing."""
-
-
 class Backend(Protocol):
     """Turns a piece into something that replays it."""
 

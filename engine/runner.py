@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adaptive.contract import IntArray, Needs, ceil_bucket
+from adaptive.contract import AcceptanceKind, IntArray, Needs, ceil_bucket
 from adaptive.requests import TokenLogprob
+from engine.catch_up import CatchUp
 from engine.config import EngineConfig, context_buckets, doubling_buckets, token_buckets
+from engine.drafters import DraftKey
 from engine.graphs import Backend, Piece
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
@@ -45,8 +47,14 @@ class Feedback:
         ]
 
 
+def draft(bundle: StepBundle) -> None:
+    """Run a bundle's draft pieces, first position first."""
+    for piece in bundle.draft:
+        piece()
+
+
 class StepRunner:
-    """Owns the bundles. `drafts_fresh` says whether every live row's proposals follow its newest token."""
+    """Owns the bundles. `drafts_fresh`: drafted ahead, and every live row's proposals follow its newest token."""
 
     def __init__(
         self, config: EngineConfig, step: DecodeStep, prefill: Prefill, backend: Backend, clock: Callable[[], float]
@@ -62,7 +70,11 @@ class StepRunner:
         self._tokens = token_buckets(step.logits_NV.shape[0])
         self._chunks = (doubling_buckets if self._recorded else token_buckets)(config.prefill_chunk)
         self._bundles: dict[StepKey, StepBundle] = {}
+        self._drafts: dict[tuple[DraftKey, int], Piece] = {}
         self._prefills: dict[PrefillKey, Piece] = {}
+        self._catch_up: CatchUp | None = None
+        if step.drafter is not None and step.drafter.when == "before":
+            self._catch_up = CatchUp(config, step.drafter, step.state, backend)
         self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
         self.drafts_fresh = False
 
@@ -102,32 +114,51 @@ class StepRunner:
             self._prefills[key] = self._backend.capture(lambda: self._prefill.run(key), [])
         self._prefills[key]()
 
-    def run(self, gamma: int, batch: Sequence[Request]) -> Feedback:
+    def run(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[Request]) -> Feedback:
         """One decode step at the decided γ for the requests of `batch` (ascending rows)."""
         rows = np.array([request.row for request in batch], dtype=np.int64)
-        shape = self._shape(gamma, batch)
+        shape = self._shape(gamma, acceptance, batch)
         started = self._clock()
-        if gamma and not self.drafts_fresh:
-            self._bundle(shape).draft()
-            self._read()
+        key = self._draft_before(shape, rows, batch)
         self.drafts_fresh = False  # until this step has run to its end
-        key = self._sized(shape, rows)
         bundle = self._bundle(key)
         drafted = self._clock()
         bundle.verify()
         bundle.accept()
         verified = self._clock()
-        if gamma:
-            bundle.draft()
+        if self._catch_up is None:
+            draft(bundle)
         self._read()
-        self.drafts_fresh = gamma > 0
+        self.drafts_fresh = gamma > 0 and self._catch_up is None
         draft_s, verify_s = (drafted - started) + (self._clock() - verified), verified - drafted
+        if not gamma:
+            draft_s = float("nan")
         if self._config.device != "cpu":  # launches return before the work is done
             draft_s = verify_s = float("nan")
-        return self._feedback(key, rows, batch, draft_s if gamma else float("nan"), verify_s)
+        feedback = self._feedback(key, rows, batch, draft_s, verify_s)
+        if gamma and self._catch_up is not None:
+            self._catch_up.settle(gamma, batch, feedback.accepted)
+        return feedback
 
-    def _shape(self, gamma: int, batch: Sequence[Request]) -> StepKey:
-        """The key but for its packed width, which depends on what the drafter found."""
+    def _draft_before(self, shape: StepKey, rows: IntArray, batch: Sequence[Request]) -> StepKey:
+        """See to it that the drafts are there; returns the key with the packed width they take."""
+        if shape.gamma == 0:
+            return shape
+        if self._catch_up is not None:
+            available = self._catch_up.available(shape.gamma, batch)
+            key = self._sized(shape, len(rows) + int(available.sum()))
+            bundle = self._bundle(key)
+            self._catch_up.run(shape.batch, batch)
+            draft(bundle)
+            return key
+        if not self.drafts_fresh:
+            draft(self._bundle(shape))
+            self._read()
+        available = self._out[rows, self._step.state.columns.available]
+        return self._sized(shape, len(rows) + int(np.minimum(available, shape.gamma).sum()))
+
+    def _shape(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[Request]) -> StepKey:
+        """The key of the narrowest packed width; the true one depends on what the drafter finds."""
         longest = max(request.context_len for request in batch)
         samplings = [request.request.sampling for request in batch]
         sampler = Sampler.GREEDY
@@ -142,24 +173,30 @@ class StepRunner:
             context=ceil_bucket(self._contexts, min(longest + gamma + 1, self._config.context_len)),
             sampler=sampler,
             logprobs=any(sampling.logprobs is not None for sampling in samplings),
+            # Greedy rows and rows without drafts have but one verdict under every lossless rule.
+            acceptance=acceptance if gamma and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
         )
 
-    def _sized(self, shape: StepKey, rows: IntArray) -> StepKey:
-        tokens = len(rows)
-        if shape.gamma:
-            available = self._out[rows, self._step.state.columns.available]
-            tokens += int(np.minimum(available, shape.gamma).sum())
-        tokens = ceil_bucket(self._widths(shape.batch, shape.gamma), tokens)
-        return StepKey(shape.batch, shape.gamma, tokens, shape.context, shape.sampler, shape.logprobs)
+    def _sized(self, shape: StepKey, tokens: int) -> StepKey:
+        return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.gamma), tokens))
 
     def _bundle(self, key: StepKey) -> StepBundle:
         bundle = self._bundles.get(key)
         if bundle is None:
             step, mutable = self._step, self._step.state.mutable()
-            pieces = [lambda: step.verify(key), lambda: step.accept(key), lambda: step.draft(key)]
-            captured = [self._backend.capture(piece, mutable) for piece in pieces[: 3 if key.gamma else 2]]
-            bundle = self._bundles[key] = StepBundle(key, *captured)
+            verify = self._backend.capture(lambda: step.verify(key), mutable)
+            accept = self._backend.capture(lambda: step.accept(key), mutable)
+            drafts = tuple(self._draft_piece(key, position) for position in range(step.draft_pieces(key.gamma)))
+            bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts)
         return bundle
+
+    def _draft_piece(self, key: StepKey, position: int) -> Piece:
+        """Shared by all keys that draft alike."""
+        place = (key.draft, position)
+        if place not in self._drafts:
+            step = self._step
+            self._drafts[place] = self._backend.capture(lambda: step.draft(key, position), step.state.mutable())
+        return self._drafts[place]
 
     def _read(self) -> None:
         """The one packed copy. On a CPU the buffer is at hand; on a GPU this is where the host waits."""

@@ -42,6 +42,7 @@ class Sequence:
     row: int = -1
     seated: bool = False
     prefilled: int = 0
+    cached: int = 0  # tokens whose keys and values a draft model holds
     tokens: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     first_token_at: float = 0.0
@@ -59,6 +60,11 @@ class Sequence:
     @property
     def context_len(self) -> int:
         return len(self.prompt) + len(self.tokens)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may be emitted besides the bonus token of the next step."""
+        return self.budget - len(self.tokens) - 1
 
     def record(self, gamma: int, verified: int, accepted: int) -> None:
         """One decode step's draft counts."""

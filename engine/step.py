@@ -1,10 +1,11 @@
-"""The decode step: verify, accept, draft - three captured pieces over persistent buffers.
+"""The decode step: draft, verify, accept - captured pieces over persistent buffers.
 
 Static shapes, no look at the host. The key fixes every shape; which row gets how many tokens, which draft tokens stand
-and what is drawn are decided on the device. A drafter that copies text drafts right after acceptance, so that the one
-packed copy to the host also says how many tokens each row can verify next.
+and what is drawn are decided on the device. A drafter that copies text drafts ahead, right after acceptance, so that
+the one packed copy to the host also says how many tokens each row can verify next. A draft model drafts before
+verification, in one piece per position.
 
-Shapes: B batch bucket, N packed tokens, W = γ + 1, C context bucket, V vocabulary.
+Shapes: B batch bucket, N packed tokens, G = γ, W = γ + 1, C context bucket, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adaptive.contract import AcceptanceKind
 from adaptive.requests import MAX_LOGPROBS
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
-from engine.drafters import Drafter
-from engine.graphs import Piece, no_piece
+from engine.drafters import Drafter, DraftKey
+from engine.graphs import Piece
 from engine.kv import KVCache
 from engine.layout import PackedLayout, pack
 from engine.models.decoder import Decoder
 from engine.sampling.distribution import Sampler, distribution
 from engine.sampling.randomness import ACCEPT, CHOOSE, uniform
-from engine.sampling.verify import verify_greedy, verify_standard
+from engine.sampling.verify import verify_block, verify_greedy, verify_standard
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,12 @@ class StepKey:
     context: int
     sampler: Sampler = Sampler.GREEDY
     logprobs: bool = False
+    acceptance: AcceptanceKind = AcceptanceKind.STANDARD
+
+    @property
+    def draft(self) -> DraftKey:
+        """The part that drafting depends on."""
+        return DraftKey(self.batch, self.context, self.sampler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class StepBundle:
     key: StepKey
     verify: Piece
     accept: Piece
-    draft: Piece = no_piece
+    draft: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +110,27 @@ class DecodeStep:
         self._append(key, emitted_BW, accepted_B, layout.verified_B)
 
     def _sample(self, key: StepKey, layout: PackedLayout, logits: Tensor, drafts_BG: Tensor) -> tuple[Tensor, Tensor]:
-        state, row_N = self.state, layout.row_N
-        settings = (state.temperature_R, state.top_k_R, state.top_p_R)
+        probs_NV = self._probs(key, layout.row_N, logits)
+        accept_BG = self._uniforms(key, key.gamma, ACCEPT)
+        choose_B = self._uniforms(key, 1, CHOOSE).squeeze(1)
+        verify = verify_block if key.acceptance is AcceptanceKind.BLOCK else verify_standard
+        q_BGV = self._draft_probs(key)
+        return verify(probs_NV, layout.grid_BW, drafts_BG, layout.verified_B, accept_BG, choose_B, q_BGV)
+
+    def _draft_probs(self, key: StepKey) -> Tensor | None:
+        if self.drafter is None or self.drafter.when == "ahead" or key.gamma == 0:
+            return None
+        return self.drafter.q_RMV[: key.batch, : key.gamma]
+
+    def _probs(self, key: StepKey, row_N: Tensor, logits_NV: Tensor) -> Tensor:
+        settings = (self.state.temperature_R, self.state.top_k_R, self.state.top_p_R)
         temperature_N, top_k_N, top_p_N = (buffer.index_select(0, row_N) for buffer in settings)
-        probs_NV = distribution(logits, temperature_N, top_k_N, top_p_N, filtered=key.sampler is Sampler.FILTERED)
-        seeds_B1, steps_B1 = (buffer[: key.batch].unsqueeze(1) for buffer in (state.seeds_R, state.steps_R))
-        place_W = torch.arange(key.gamma + 1, device=row_N.device)
-        accept_BG = uniform(seeds_B1, steps_B1, place_W[:-1], ACCEPT)
-        choose_B = uniform(seeds_B1, steps_B1, place_W[:1], CHOOSE).squeeze(1)
-        return verify_standard(probs_NV, layout.grid_BW, drafts_BG, layout.verified_B, accept_BG, choose_B)
+        return distribution(logits_NV, temperature_N, top_k_N, top_p_N, filtered=key.sampler is Sampler.FILTERED)
+
+    def _uniforms(self, key: StepKey, count: int, stream: int) -> Tensor:
+        """One number per row and place `[B, count]`."""
+        seeds_B1, steps_B1 = (buffer[: key.batch].unsqueeze(1) for buffer in (self.state.seeds_R, self.state.steps_R))
+        return uniform(seeds_B1, steps_B1, torch.arange(count, device=seeds_B1.device), stream)
 
     def _logprobs(self, key: StepKey, logits_NV: Tensor, grid_BW: Tensor, emitted_BW: Tensor) -> None:
         """Log-probabilities under the target itself (temperature 1, unfiltered) of each emitted token and the best."""
@@ -133,14 +153,26 @@ class DecodeStep:
         state.lens_R[:batch] += count_B
         state.budget_R[:batch] -= count_B
         state.steps_R[:batch] += state.live_R[:batch]
+        if self.drafter is not None and self.drafter.when == "before":
+            # From the first rejected token on, a draft model's keys and values are void.
+            state.cached_R[:batch].copy_(torch.minimum(state.cached_R[:batch], state.lens_R[:batch] - 1))
         columns = state.columns
         state.out_RO[:batch, : key.gamma + 1].copy_(emitted_BW)
         state.out_RO[:batch, columns.accepted].copy_(accepted_B)
         state.out_RO[:batch, columns.verified].copy_(verified_B)
 
-    def draft(self, key: StepKey) -> None:
-        """Draft for the next step, and say how many tokens each row could verify there."""
+    def draft_pieces(self, gamma: int) -> int:
+        """How many pieces it takes to draft γ tokens."""
+        if self.drafter is None or gamma == 0:
+            return 0
+        return 1 if self.drafter.when == "ahead" else gamma
+
+    def draft(self, key: StepKey, position: int = 0) -> None:
+        """Draft the token at `position` of this step; or ahead, all of the next, and say how many could be verified."""
         assert self.drafter is not None
+        if self.drafter.when == "before":
+            self.drafter.draft(self.state, key.draft, position)
+            return
         self.drafter.propose(self.state, key.batch, key.context)
         columns = self.state.columns
         self.state.out_RO[: key.batch, columns.available].copy_(self.state.available(key.batch))

@@ -55,6 +55,7 @@ def bench(
     ignore_eos: o.IgnoreEos = False,
     model: o.Model = o.DEFAULT_MODEL,
     drafter: o.Drafter = "ngram",
+    draft_model: o.DraftModel = None,
     max_batch: o.MaxBatch = 1,
     context: o.Context = None,
     dtype: o.Dtype = "float32",
@@ -70,7 +71,7 @@ def bench(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
     peer_names = _peer_names(peers or [], greedy=sampling.greedy)
-    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(model, drafter, draft_model, max_batch, context, dtype, device, threads)
     items = _read_items(prompts, raw)
     _require_folder(json)
 
@@ -92,6 +93,7 @@ def bench(
             "temperature": temperature,
             "ignore_eos": ignore_eos,
             "max_batch": max_batch,
+            "draft_model": draft_model,
             "learned_state": LEARNED_STATE,
         }
         _write(json, {"machine": machine, "settings": settings, "arms": [one.as_json() for one in summaries]})

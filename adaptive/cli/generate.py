@@ -48,6 +48,7 @@ def generate(
     logprobs: Logprobs = None,
     model: o.Model = o.DEFAULT_MODEL,
     drafter: o.Drafter = "ngram",
+    draft_model: o.DraftModel = None,
     max_batch: o.MaxBatch = 8,
     context: o.Context = None,
     dtype: o.Dtype = "float32",
@@ -70,7 +71,7 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
     )
-    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(model, drafter, draft_model, max_batch, context, dtype, device, threads)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)
     check_policies(engine, {policy: chosen}, "--policy")

@@ -12,7 +12,7 @@ from adaptive.requests import Sampling
 
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("float32", "bfloat16", "float16")
-DRAFTERS = ("ngram", "none")
+DRAFTERS = ("ngram", "model", "none")
 ENGINE_PANEL = "Engine"
 SAMPLING_PANEL = "Sampling"
 
@@ -40,6 +40,15 @@ Model = Annotated[
 ]
 Drafter = Annotated[
     str, typer.Option("--drafter", help=f"One of: {', '.join(DRAFTERS)}.", rich_help_panel=ENGINE_PANEL)
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model",
+        help="What --drafter model drafts with: a known model's name or a GGUF file, same tokenizer.",
+        rich_help_panel=ENGINE_PANEL,
+        show_default=False,
+    ),
 ]
 MaxBatch = Annotated[
     int, typer.Option("--max-batch", min=1, help="Requests decoded side by side.", rich_help_panel=ENGINE_PANEL)
@@ -96,18 +105,28 @@ class EngineOptions:
     dtype: str
     device: str
     threads: int | None
+    draft_model: str | None = None
 
 
 def engine_options(
-    model: str, drafter: str, max_batch: int, context: int | None, dtype: str, device: str, threads: int | None
+    model: str,
+    drafter: str,
+    draft_model: str | None,
+    max_batch: int,
+    context: int | None,
+    dtype: str,
+    device: str,
+    threads: int | None,
 ) -> EngineOptions:
     """Checks what can be checked before torch is imported; raises UsageError."""
     if drafter not in DRAFTERS:
         raise UsageError(f"--drafter: {drafter!r} is not known; choose from {', '.join(DRAFTERS)}")
+    if (drafter == "model") != (draft_model is not None):
+        raise UsageError(f"--drafter {drafter}: --drafter model and --draft-model NAME go together")
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
     chosen = None if drafter == "none" else drafter
-    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads)
+    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads, draft_model)
 
 
 def sampling_options(

@@ -40,6 +40,7 @@ def open_engine(options: EngineOptions, progress: LoadProgress) -> TextEngine:
     return load_engine(
         options.model,
         drafter=options.drafter,
+        draft_model=options.draft_model,
         max_batch=options.max_batch,
         context_len=options.context,
         dtype=options.dtype,

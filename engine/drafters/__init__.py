@@ -1,6 +1,7 @@
 """Where draft tokens come from."""
 
-from engine.drafters.base import Drafter
+from engine.drafters.base import AheadDrafter, CatchUpKey, Drafter, DraftKey, StepDrafter
+from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NgramDrafter
 
-__all__ = ["Drafter", "NgramDrafter"]
+__all__ = ["AheadDrafter", "CatchUpKey", "DraftKey", "Drafter", "ModelDrafter", "NgramDrafter", "StepDrafter"]

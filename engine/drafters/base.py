@@ -1,17 +1,21 @@
-"""What the engine asks of a drafter."""
+"""What the engine asks of a drafter. All that runs on the device is captured: static shapes, no look at the host."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from torch import Tensor
 
 from adaptive.contract import DrafterCaps
 from engine.batch import RowState
+from engine.sampling.distribution import Sampler
 
 
-class Drafter(Protocol):
-    """Writes `drafts_RM`, `draft_lens_R` and `match_lens_R` of the first `batch` rows, from their history alone.
+class AheadDrafter(Protocol):
+    """Drafts right after acceptance, for the step to come, from the rows' history alone.
 
-    `propose` is captured: static shapes, no look at the host, `context` bounds the history it may read.
+    The decision is then made with the drafts at hand, and q is one-hot on each draft token.
     """
 
     @property
@@ -20,4 +24,57 @@ class Drafter(Protocol):
     @property
     def caps(self) -> DrafterCaps: ...
 
-    def propose(self, state: RowState, batch: int, context: int) -> None: ...
+    @property
+    def when(self) -> Literal["ahead"]: ...
+
+    def propose(self, state: RowState, batch: int, context: int) -> None:
+        """Write `drafts_RM`, `draft_lens_R` and `match_lens_R` of the first `batch` rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftKey:
+    """What fixes the shapes and branches of a draft step."""
+
+    batch: int
+    context: int
+    sampler: Sampler = Sampler.GREEDY
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpKey:
+    """The same of a catch-up chunk: up to `width` tokens per row, `tokens` in all."""
+
+    batch: int
+    width: int
+    tokens: int
+    context: int
+
+
+class StepDrafter(Protocol):
+    """Drafts between the decision and verification, one token per row and piece, from a cache of its own.
+
+    The cache lacks each row's newest token, and more after steps that did not draft. `state.cached_R` counts what it
+    holds; `Sequence.cached` is the host's copy. A row longer than `limit` tokens does not draft any more. `q_RMV` keeps
+    the distribution that each draft token was drawn from, unless all rows are greedy.
+    """
+
+    q_RMV: Tensor
+    limit: int
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def caps(self) -> DrafterCaps: ...
+
+    @property
+    def when(self) -> Literal["before"]: ...
+
+    def catch_up(self, state: RowState, key: CatchUpKey) -> None:
+        """Take a chunk of what the cache lacks, never the newest token."""
+
+    def draft(self, state: RowState, key: DraftKey, position: int) -> None:
+        """Write `drafts_RM[:, position]`; at position 0 also `draft_lens_R`, and at most two tokens may be lacking."""
+
+
+Drafter = AheadDrafter | StepDrafter

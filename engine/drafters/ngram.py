@@ -6,6 +6,7 @@ Shapes: B batch bucket, C context bucket, M largest γ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +32,10 @@ class NgramDrafter:
     def __post_init__(self) -> None:
         if not 1 <= self.min_match <= self.max_match:
             raise ValueError(f"min_match={self.min_match} and max_match={self.max_match} must satisfy 1 <= min <= max")
+
+    @property
+    def when(self) -> Literal["ahead"]:
+        return "ahead"
 
     @property
     def caps(self) -> DrafterCaps:

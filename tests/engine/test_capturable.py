@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from adaptive.contract import Acceptance, AcceptanceKind
 from adaptive.requests import Request, Sampling
 from engine.batch import RowState
+from engine.config import EngineConfig
 from engine.core import LLMEngine
-from engine.drafters import NgramDrafter
+from engine.drafters import CatchUpKey, Drafter, ModelDrafter, NgramDrafter
 from engine.graphs import EagerBackend, Piece
 from engine.kv import KVCache
 from engine.models.config import ModelConfig
@@ -24,7 +26,7 @@ from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
 from engine.step import DecodeStep, StepKey
 from tests.engine.capture_law import CaptureLaw, HostReads, LawfulBackend, NotCapturable
-from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tiny_engine
+from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, run_all, tiny_engine
 
 CONFIGS = {"llama": TINY, "all variants": replace(TINY, tie_embeddings=False, qkv_bias=True, sliding_window=7)}
 KEYS = [
@@ -33,6 +35,10 @@ KEYS = [
         [(1, 0, 1, 64), (4, 0, 4, 96), (1, 5, 6, 64), (4, 1, 7, 64), (4, 5, 16, 96)], Sampler, [False, True]
     )
 ]
+KEYS += [
+    StepKey(4, 5, 16, 96, sampler, acceptance=AcceptanceKind.BLOCK) for sampler in (Sampler.PLAIN, Sampler.FILTERED)
+]
+DRAFTERS = ["ngram", "model"]
 MIXED = [
     Request([1, 2, 3, 1, 2], Sampling(max_tokens=12)),
     Request([4] * 20, Sampling(max_tokens=9, temperature=0.8, logprobs=3)),
@@ -44,24 +50,35 @@ MIXED = [
 # --- on tensors without data -----------------------------------------------------------------------------------------
 
 
-def meta_step(config: ModelConfig) -> tuple[DecodeStep, Prefill]:
+def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
     weights = {name: tensor.to("meta") for name, tensor in random_weights(config).items()}
     decoder = Decoder(config, weights, 96, "meta")
     state = RowState(rows=4, capacity=96, max_gamma=5, device="meta")
     kv = KVCache.allocate(config, rows=4, capacity=96, dtype=torch.float64, device="meta")
     logits = torch.zeros((24, config.vocab_size), dtype=torch.float64, device="meta")
     chunk = torch.zeros(3, dtype=torch.int64, device="meta")
-    step = DecodeStep(decoder, kv, state, NgramDrafter(5, min_match=1), logits)
+    drafter: Drafter = NgramDrafter(5, min_match=1)
+    if draft == "model":
+        settings = EngineConfig(max_batch=4, context_len=96, max_gamma=5, dtype="float64", device="meta")
+        small = replace(config, vocab_size=8, context_len=80)
+        weights = {name: tensor.to("meta") for name, tensor in random_weights(small).items()}
+        drafter = DraftModel(small, weights).drafter(settings, config.vocab_size)
+    step = DecodeStep(decoder, kv, state, drafter, logits)
     return step, Prefill(decoder, kv, state, chunk)
 
 
+@pytest.mark.parametrize("draft", DRAFTERS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_every_piece_runs_on_meta_tensors(config: ModelConfig) -> None:
-    step, prefill = meta_step(config)
+def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> None:
+    step, prefill = meta_step(config, draft)
     for key in KEYS:
         step.verify(key)
         step.accept(key)
-        step.draft(key)
+        for position in range(step.draft_pieces(key.gamma)):
+            step.draft(key, position)
+    if isinstance(step.drafter, ModelDrafter):
+        for width, tokens, context in [(1, 4, 64), (8, 20, 96)]:
+            step.drafter.catch_up(step.state, CatchUpKey(4, width, tokens, context))
     for tokens, context in [(1, 64), (8, 64), (8, 96)]:
         prefill.run(PrefillKey(tokens, context))
 
@@ -85,7 +102,9 @@ def test_meta_refuses(offender: Callable[[Tensor], object]) -> None:
 # --- under the law of capture ----------------------------------------------------------------------------------------
 
 
-def lawful_engine(monkeypatch: pytest.MonkeyPatch, config: ModelConfig = TINY) -> tuple[LLMEngine, LawfulBackend]:
+def lawful_engine(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig = TINY, draft_model: DraftModel | None = None
+) -> tuple[LLMEngine, LawfulBackend]:
     made: list[LawfulBackend] = []
 
     def make(name: str, device: str) -> LawfulBackend:
@@ -93,7 +112,7 @@ def lawful_engine(monkeypatch: pytest.MonkeyPatch, config: ModelConfig = TINY) -
         return made[-1]
 
     monkeypatch.setattr("engine.core.make_backend", make)
-    return tiny_engine(config), made[0]
+    return tiny_engine(config, draft_model=draft_model), made[0]
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -104,6 +123,18 @@ def test_a_whole_run_keeps_the_law(config: ModelConfig, monkeypatch: pytest.Monk
     run_all(engine, MIXED, per_step=1)
     assert {report.gamma for report in controller.reports} == {0, 1, 3, 5}
     assert {"topk", "sort", "searchsorted", "index_copy_"} <= backend.law.ops, "the law saw the sampled pieces"
+
+
+@pytest.mark.parametrize("kind", [AcceptanceKind.STANDARD, AcceptanceKind.BLOCK])
+def test_a_whole_run_of_a_draft_model_keeps_the_law(kind: AcceptanceKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(CONFIGS["all variants"], vocab_size=8, context_len=30)
+    engine, backend = lawful_engine(monkeypatch, draft_model=DraftModel(small, random_weights(small)))
+    controller = Cycling((5, 0, 0, 0, 1, 3), Acceptance(kind))
+    engine.attach(controller)
+    run_all(engine, MIXED, per_step=1)
+    assert {report.gamma for report in controller.reports} == {0, 1, 3, 5}
+    assert any(report.verified.any() for report in controller.reports)
+    assert ("amax" in backend.law.ops) == (kind is AcceptanceKind.BLOCK), "the law saw the rule"
 
 
 def attend(x: Tensor, dropout: float = 0.0) -> Tensor:
@@ -180,17 +211,23 @@ def test_an_offender_inside_an_engine_is_refused(monkeypatch: pytest.MonkeyPatch
 # --- buffers and host reads ------------------------------------------------------------------------------------------
 
 
+def kv_buffers(name: str, kv: KVCache) -> dict[str, Tensor]:
+    return {f"{name} {place}": half for place, half in enumerate((*kv.keys, *kv.values))}
+
+
 def buffers(engine: LLMEngine) -> dict[str, int]:
     """Address of everything a captured piece would have baked in."""
     named = {name: value for name, value in vars(engine.state).items() if isinstance(value, Tensor)}
-    named |= {f"keys {layer}": half for layer, half in enumerate(engine.kv.keys)}
-    named |= {f"values {layer}": half for layer, half in enumerate(engine.kv.values)}
+    named |= kv_buffers("target", engine.kv)
+    if isinstance(engine.drafter, ModelDrafter):
+        named |= kv_buffers("drafter", engine.drafter.kv) | {"q": engine.drafter.q_RMV}
     named |= {"logits": engine.runner._step.logits_NV, "chunk": engine.runner._prefill.chunk_3}
     return {name: tensor.data_ptr() for name, tensor in named.items()}
 
 
-def test_no_buffer_is_replaced() -> None:
-    engine = tiny_engine()
+@pytest.mark.parametrize("draft", DRAFTERS)
+def test_no_buffer_is_replaced(draft: str) -> None:
+    engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)) if draft == "model" else None)
     before = buffers(engine)
     assert len(before) > 20
     for gammas in [(0,), (5,), (0, 3, 1)]:
@@ -200,14 +237,15 @@ def test_no_buffer_is_replaced() -> None:
 
 
 class Spy(EagerBackend):
-    """Keeps the order in which pieces run; the runner captures verify, accept, draft of a bundle in this order."""
+    """Keeps the order in which pieces run."""
 
     def __init__(self) -> None:
         super().__init__("cpu")
         self.events: list[str] = []
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor]) -> Piece:
-        name = next(name for name in ("verify", "accept", "draft", "run") if name in piece.__code__.co_names)
+        names = ("verify", "accept", "draft", "run", "catch_up")
+        name = next(name for name in names if name in piece.__code__.co_names)
 
         def spied() -> None:
             self.events.append(name)
@@ -241,3 +279,28 @@ def test_one_host_read_per_step_and_one_more_for_stale_drafts(monkeypatch: pytes
     plain, fresh, stale = (1, "verify accept"), (1, "verify accept draft"), (2, "draft verify accept draft")
     prefilled = (plain[0], "run verify accept")
     assert per_step == [prefilled, stale, fresh, plain, stale, fresh, plain, stale, stale]
+
+
+def test_a_draft_model_drafts_before_verification_and_costs_no_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy()
+    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)), prefill_chunk=16)
+    engine.attach(Cycling((2, 2, 0, 0, 1, 3)))
+    reads = HostReads(monkeypatch.setattr)
+    engine.submit(Request([1, 2, 1, 4, 5, 6], Sampling(max_tokens=60)))
+    per_step: list[str] = []
+    for _ in range(6):
+        reads.count = 0
+        spy.events.clear()
+        engine.step()
+        assert reads.count == 1
+        per_step.append(" ".join(spy.events))
+    judged = "verify accept"
+    assert per_step == [
+        f"run catch_up draft draft {judged}",
+        f"draft draft {judged}",
+        judged,
+        judged,
+        f"catch_up draft {judged}",
+        f"draft draft draft {judged}",
+    ]

@@ -12,7 +12,17 @@ from adaptive.contract import Needs
 from adaptive.requests import Request, Sampling
 from engine.core import LLMEngine
 from engine.graphs import CudaGraphBackend, EagerBackend, Piece, make_backend
-from tests.engine.tiny import TINY, UNTIED, Cycling, cycle_weights, run_all, tiny_engine, tokens_of
+from tests.engine.tiny import (
+    TINY,
+    UNTIED,
+    Cycling,
+    DraftModel,
+    cycle_weights,
+    near_weights,
+    run_all,
+    tiny_engine,
+    tokens_of,
+)
 
 REQUESTS = [
     Request([1, 2, 3, 1, 2] * 15, Sampling(max_tokens=15), id="long"),
@@ -21,6 +31,11 @@ REQUESTS = [
     Request([1, 2, 1, 2] * 17, Sampling(max_tokens=20, temperature=1.1, top_k=4, seed=4), id="long sampled"),
     Request([6, 7, 6], Sampling(max_tokens=30), id="late", speculation=False),
 ]
+
+
+BY_COPYING_AND_BY_MODEL = pytest.mark.parametrize(
+    "draft", [None, DraftModel(TINY, near_weights(TINY))], ids=["ngram", "model"]
+)
 
 
 class RehearsingBackend(EagerBackend):
@@ -46,19 +61,23 @@ def answers(engine: LLMEngine, gammas: Sequence[int]) -> dict[str, list[int]]:
     return {name: tokens_of(outputs) for name, outputs in run_all(engine, REQUESTS, per_step=1).items()}
 
 
-def test_recording_while_decoding_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = answers(tiny_engine(max_batch=4), (3, 0, 5, 1))
+@BY_COPYING_AND_BY_MODEL
+def test_recording_while_decoding_changes_no_token(draft: DraftModel | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = answers(tiny_engine(max_batch=4, draft_model=draft), (3, 0, 5, 1))
     backend = RehearsingBackend()
     monkeypatch.setattr("engine.core.make_backend", lambda name, device: backend)
     monkeypatch.setattr("engine.runner.StepRunner.prepare", lambda runner, needs: None)  # so that all is recorded late
-    assert answers(tiny_engine(max_batch=4), (3, 0, 5, 1)) == expected
+    assert answers(tiny_engine(max_batch=4, draft_model=draft), (3, 0, 5, 1)) == expected
     assert backend.captures > 60
 
 
-def test_preparing_for_another_policy_amid_decoding_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = answers(tiny_engine(max_batch=2), (3, 0))
+@BY_COPYING_AND_BY_MODEL
+def test_preparing_for_another_policy_amid_decoding_changes_no_token(
+    draft: DraftModel | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = answers(tiny_engine(max_batch=2, draft_model=draft), (3, 0))
     monkeypatch.setattr("engine.core.make_backend", lambda name, device: RehearsingBackend())
-    engine = tiny_engine(max_batch=2)
+    engine = tiny_engine(max_batch=2, draft_model=draft)
     controller = Cycling((3, 0))
     engine.attach(controller)
     tokens: dict[str, list[int]] = {}
@@ -134,8 +153,9 @@ def test_without_a_gpu_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device and torch finds none")
-def test_graphs_give_what_eager_gives_while_keys_change() -> None:
+@BY_COPYING_AND_BY_MODEL
+def test_graphs_give_what_eager_gives_while_keys_change(draft: DraftModel | None) -> None:
     gammas = (3, 0, 5, 1, 2)
-    expected = answers(tiny_engine(max_batch=4, device="cuda"), gammas)
-    assert answers(tiny_engine(max_batch=4, device="cuda", backend="cuda"), gammas) == expected
-    assert answers(tiny_engine(max_batch=4), gammas) == expected
+    expected = answers(tiny_engine(max_batch=4, draft_model=draft, device="cuda"), gammas)
+    assert answers(tiny_engine(max_batch=4, draft_model=draft, device="cuda", backend="cuda"), gammas) == expected
+    assert answers(tiny_engine(max_batch=4, draft_model=draft), gammas) == expected

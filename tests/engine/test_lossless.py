@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 from torch import Tensor
 
 from adaptive import AdaptiveController
 from adaptive.contract import Policy
 from adaptive.requests import Request, Sampling
-from engine.models.config import ModelConfig
 from engine.sampling import verify
 from engine.sampling.distribution import choose
 from policies import EmaTiers, Fixed
-from tests.engine.tiny import (
-    TINY,
-    Cycling,
-    random_weights,
-    reference_greedy,
-    reference_logits,
-    run_all,
-    tiny_engine,
-    tokens_of,
-)
+from tests.engine.joint_law import joint_law, p_value, sampled_answers
+from tests.engine.tiny import TINY, Cycling, random_weights, reference_greedy, run_all, tiny_engine, tokens_of
 
 PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [2, 2, 7, 1, 8, 2, 2], [6] * 20, [8, 1]]
 
@@ -86,77 +72,6 @@ def test_greedy_survives_any_course_of_gamma_arrivals_and_cancels(
 
 # --- sampling: the joint law of four tokens ------------------------------------------------------------------------
 
-SMALL = ModelConfig(
-    vocab_size=4,
-    hidden_size=8,
-    intermediate_size=12,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
-    context_len=64,
-)
-PROMPT = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2]
-SAMPLES = 6_000
-
-
-def token_law(logits_V: Tensor, sampling: Sampling) -> Tensor:
-    """One step's distribution, written out: temperature, then the k most likely, then the nucleus of mass p."""
-    probs = (logits_V / sampling.temperature).softmax(-1)
-    order = probs.argsort(descending=True)
-    if sampling.top_k:
-        probs[order[sampling.top_k :]] = 0
-        probs /= probs.sum()
-    mass = 0.0
-    for token in order:
-        if mass >= sampling.top_p:
-            probs[token] = 0
-        mass += float(probs[token])
-    return probs / probs.sum()
-
-
-def joint_law(sampling: Sampling, seed: int) -> dict[tuple[int, ...], float]:
-    """Exact probability of every four-token answer."""
-    weights = random_weights(SMALL, seed)
-    law: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(4):
-        grown = {}
-        for answer, chance in law.items():
-            step = token_law(reference_logits(SMALL, weights, [*PROMPT, *answer])[-1], sampling)
-            grown.update({(*answer, token): chance * float(p) for token, p in enumerate(step) if p > 0})
-        law = grown
-    return law
-
-
-def sampled_answers(gammas: Sequence[int], sampling: Sampling, seed: int) -> Counter[tuple[int, ...]]:
-    engine = tiny_engine(SMALL, max_batch=64, seed=seed, prefill_chunk=1024)
-    controller = Cycling(gammas)
-    engine.attach(controller)
-    requests = [
-        Request(PROMPT, Sampling(4, sampling.temperature, sampling.top_k, sampling.top_p, seed=place), id=str(place))
-        for place in range(SAMPLES)
-    ]
-    answers = Counter(tuple(tokens_of(outputs)) for outputs in run_all(engine, requests).values())
-    if any(gammas):
-        drafted = sum(int(report.verified.sum()) for report in controller.reports)
-        accepted = sum(int(report.accepted.sum()) for report in controller.reports)
-        assert 0.1 < accepted / drafted < 0.9, "both outcomes must be common for the test to mean something"
-    return answers
-
-
-def p_value(answers: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
-    """Chi-square of the counts against the law; cells below 5 expected are pooled."""
-    assert set(answers) <= set(law), "an answer of probability 0 was sampled"
-    total = sum(answers.values())
-    big = [answer for answer, chance in law.items() if chance * total >= 5]
-    observed = [answers[answer] for answer in big]
-    expected = [law[answer] * total for answer in big]
-    rest = total - sum(expected)
-    if rest > 1e-6:
-        observed.append(total - sum(observed))
-        expected.append(rest)
-    return float(chisquare(observed, np.array(expected) * (sum(observed) / sum(expected))).pvalue)
-
 
 @pytest.mark.parametrize("gammas", [(0,), (1,), (3,), (3, 1), (0, 2, 1, 3)], ids=str)
 def test_sampling_follows_the_exact_joint_law(gammas: tuple[int, ...]) -> None:
@@ -181,7 +96,13 @@ def test_a_biased_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redrawing from p itself after a rejection, not from p without the draft, must not pass."""
 
     def biased(
-        probs_NV: Tensor, grid_BW: Tensor, drafts_BG: Tensor, verified_B: Tensor, accept_BG: Tensor, choose_B: Tensor
+        probs_NV: Tensor,
+        grid_BW: Tensor,
+        drafts_BG: Tensor,
+        verified_B: Tensor,
+        accept_BG: Tensor,
+        choose_B: Tensor,
+        q_BGV: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         accepted_B = verify.count_accepted(accept_BG < probs_NV[grid_BW[:, :-1], drafts_BG], verified_B)
         at_B1 = accepted_B.unsqueeze(1)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine import memory
 from engine.config import EngineConfig
+from engine.drafters import ModelDrafter
 from engine.memory import GIB, bytes_needed, free_bytes, require_memory
 from engine.models.config import ModelConfig
-from tests.engine.tiny import TINY, tiny_engine
+from tests.engine.tiny import TINY, DraftModel, random_weights, tiny_engine
 
 BIG = ModelConfig(
     vocab_size=1 << 17,
@@ -50,6 +53,30 @@ def test_the_numbers_are_what_the_buffers_take() -> None:
     needed = bytes_needed(TINY, engine.config, max_gamma=4)
     assert needed["KV cache"] == sum(half.nbytes for half in (*engine.kv.keys, *engine.kv.values))
     assert needed["logits"] == engine.runner._step.logits_NV.nbytes
+
+
+def test_a_draft_model_counts() -> None:
+    small = replace(BIG, num_layers=2, context_len=4096, vocab_size=1 << 16)
+    plain, drafted = bytes_needed(BIG, CONFIG, 7), bytes_needed(BIG, CONFIG, 7, draft=small)
+    assert {name: drafted[name] for name in plain} == plain
+    assert drafted["draft weights"] == small.weight_bytes(CONFIG.torch_dtype)
+    assert drafted["draft KV cache"] == (32 * 4096 + 1) * 2 * 2 * 8 * 64 * 2, "its rows are no longer than its context"
+    assert bytes_needed(BIG, CONFIG, 7, draft=BIG)["draft weights"] == 0, "with itself as drafter they are shared"
+    config = replace(TINY, context_len=30)
+    engine = tiny_engine(max_batch=3, max_gamma=4, draft_model=DraftModel(config, random_weights(config)))
+    needed = bytes_needed(TINY, engine.config, 4, draft=config)
+    assert isinstance(engine.drafter, ModelDrafter)
+    kv = engine.drafter.kv
+    assert needed["draft KV cache"] == sum(half.nbytes for half in (*kv.keys, *kv.values))
+    assert needed["draft distributions"] == engine.drafter.q_RMV.nbytes
+
+
+def test_what_only_the_draft_model_makes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = sum(bytes_needed(BIG, CONFIG, max_gamma=7).values())
+    monkeypatch.setattr(memory, "free_bytes", lambda device: total)
+    require_memory(BIG, CONFIG, 7)
+    with pytest.raises(MemoryError, match=r"draft weights .* draft KV cache .* draft distributions"):
+        require_memory(BIG, CONFIG, 7, draft=replace(BIG, num_layers=1))
 
 
 def test_this_machine_has_memory() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import chisquare, kstest
 
 from engine.sampling import randomness
-from engine.sampling.randomness import ACCEPT, CHOOSE, uniform
+from engine.sampling.randomness import ACCEPT, CHOOSE, DRAFT, uniform
 
 SEEDS, STEPS, PLACES = 40, 50, 17
 SEED_KINDS = {
@@ -25,7 +25,7 @@ def grid(seeds: torch.Tensor, stream: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("seeds", SEED_KINDS.values(), ids=SEED_KINDS)
-@pytest.mark.parametrize("stream", [ACCEPT, CHOOSE])
+@pytest.mark.parametrize("stream", [ACCEPT, CHOOSE, DRAFT])
 def test_numbers_are_uniform(seeds: torch.Tensor, stream: int) -> None:
     numbers = grid(seeds, stream)
     flat = numbers.ravel()
@@ -47,7 +47,7 @@ def test_every_line_along_an_axis_is_uniform(axis: int) -> None:
 
 
 def test_no_number_comes_twice() -> None:
-    numbers = np.stack([grid(seeds, stream) for seeds in SEED_KINDS.values() for stream in (ACCEPT, CHOOSE)])
+    numbers = np.stack([grid(seeds, stream) for seeds in SEED_KINDS.values() for stream in (ACCEPT, CHOOSE, DRAFT)])
     assert len(np.unique(numbers)) == numbers.size
 
 
@@ -56,6 +56,8 @@ def test_neighbours_and_streams_are_independent() -> None:
     pairs = {
         "streams": (accept, chosen),
         "stream and next place": (accept[..., 1:], chosen[..., :-1]),
+        "drafting and judging": (grid(SEED_KINDS["small"], DRAFT), accept),
+        "drafting and judging the next": (grid(SEED_KINDS["small"], DRAFT)[..., :-1], accept[..., 1:]),
         "seeds": (accept[1:], accept[:-1]),
         "steps": (accept[:, 1:], accept[:, :-1]),
         "places": (accept[..., 1:], accept[..., :-1]),

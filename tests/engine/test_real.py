@@ -18,7 +18,7 @@ from adaptive.contract import Policy
 from adaptive.peers import load_transformers
 from adaptive.requests import Request, Sampling
 from engine import EngineConfig, LLMEngine
-from engine.drafters import NgramDrafter
+from engine.drafters import Drafter, ModelDrafter, NgramDrafter
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import Decoder
 from engine.models.gguf import load_gguf
@@ -54,9 +54,13 @@ class Real:
     def peer(self) -> Any:
         return load_transformers(self.checkpoint)
 
-    def engine(self, max_batch: int) -> LLMEngine:
-        config = EngineConfig(max_batch=max_batch, context_len=CONTEXT, prefill_chunk=64)
-        return LLMEngine(self.decoder, config, tokenizer=self.checkpoint.tokenizer, drafter=NgramDrafter(8))
+    def engine(self, max_batch: int, drafter: str = "ngram") -> LLMEngine:
+        """`drafter` is `ngram`, or `itself` for the model."""
+        config = EngineConfig(max_batch=max_batch, context_len=CONTEXT, prefill_chunk=64, max_gamma=8)
+        chosen: Drafter = NgramDrafter(8)
+        if drafter == "itself":
+            chosen = ModelDrafter(self.decoder, config, self.decoder.config.vocab_size, same_tokenizer=True)
+        return LLMEngine(self.decoder, config, tokenizer=self.checkpoint.tokenizer, drafter=chosen)
 
     def case(self, ids: Sequence[str] | None, length: int) -> Case:
         """The chat prompts so named among the built-in ones, or the first 24."""
@@ -71,9 +75,16 @@ class Real:
             self._plain[case.length] = self.decode(Fixed(0), 4, case.prompts, lengths)
         return self._plain[case.length]
 
-    def decode(self, policy: Policy, batch: int, prompts: Sequence[Tokens], lengths: Sequence[int]) -> list[Tokens]:
+    def decode(
+        self,
+        policy: Policy,
+        batch: int,
+        prompts: Sequence[Tokens],
+        lengths: Sequence[int],
+        drafter: str = "ngram",
+    ) -> list[Tokens]:
         """Greedy answers; one request joins before each step, so that they also leave one by one."""
-        engine = self.engine(batch)
+        engine = self.engine(batch, drafter)
         controller = AdaptiveController(engine, policy=policy.clone())
         requests = [
             Request(prompt, Sampling(max_tokens=length), id=str(place))
@@ -118,12 +129,13 @@ def check_peer(real: Real, case: Case) -> None:
     print(f"\ntransformers: {len(case.prompts)} prompts × {case.length} tokens, {ties} near-ties")
 
 
-def check_speculation(real: Real, case: Case, name: str, batch: int) -> None:
+def check_speculation(real: Real, case: Case, name: str, batch: int, drafter: str = "ngram") -> None:
     def decode(prompts: Sequence[Tokens], lengths: Sequence[int]) -> list[Tokens]:
-        return real.decode(POLICIES[name], batch, prompts, lengths)
+        return real.decode(POLICIES[name], batch, prompts, lengths, drafter)
 
     ties = count_near_ties(case.prompts, spread(real.plain(case)), decode, real.gap)
-    print(f"\n{name}, batch {batch}: {len(case.prompts)} prompts × up to {case.length} tokens, {ties} near-ties")
+    extent = f"{len(case.prompts)} prompts × up to {case.length} tokens"
+    print(f"\n{name}, {drafter}, batch {batch}: {extent}, {ties} near-ties")
 
 
 def test_logits_are_those_of_transformers(real: Real) -> None:
@@ -159,6 +171,10 @@ def test_speculation_gives_the_tokens_of_plain_decoding(real: Real, policy: str,
     check_speculation(real, real.case(QUICK, length=32), policy, batch)
 
 
+def test_drafting_with_itself_gives_the_tokens_of_plain_decoding(real: Real) -> None:
+    check_speculation(real, real.case(QUICK, length=32), "fixed:3", 3, "itself")
+
+
 @pytest.mark.slow
 def test_plain_decoding_is_that_of_transformers_on_many_prompts(real: Real) -> None:
     check_peer(real, real.case(None, length=64))
@@ -169,3 +185,10 @@ def test_plain_decoding_is_that_of_transformers_on_many_prompts(real: Real) -> N
 @pytest.mark.parametrize("policy", POLICIES)
 def test_speculation_gives_the_tokens_of_plain_decoding_on_many_prompts(real: Real, policy: str, batch: int) -> None:
     check_speculation(real, real.case(None, length=64), policy, batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_drafting_with_itself_gives_the_tokens_of_plain_decoding_on_many(real: Real, policy: str, batch: int) -> None:
+    check_speculation(real, real.case(None, length=64), policy, batch, "itself")

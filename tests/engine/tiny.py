@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from adaptive.contract import BoolArray, Capabilities, Decision, DraftProgress, Needs, StepReport, StepView
+from adaptive.contract import (
+    STANDARD,
+    Acceptance,
+    BoolArray,
+    Capabilities,
+    Decision,
+    DraftProgress,
+    Needs,
+    StepReport,
+    StepView,
+)
 from adaptive.requests import Output, Request
 from engine import EngineConfig, LLMEngine
-from engine.drafters import NgramDrafter
+from engine.drafters import Drafter, ModelDrafter, NgramDrafter
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.tokenizer import Tokenizer
@@ -59,6 +69,29 @@ def random_weights(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torc
     return weights
 
 
+def near_weights(config: ModelConfig, seed: int = 0, noise: float = 0.1) -> dict[str, Tensor]:
+    """The random weights of `seed`, each a little off: a draft model that is often right."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    return {
+        name: tensor + noise * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+        for name, tensor in random_weights(config, seed).items()
+    }
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """A second model; `context_len` of its config is where it stops drafting."""
+
+    config: ModelConfig
+    weights: Mapping[str, Tensor]
+    same_tokenizer: bool = True
+
+    def drafter(self, settings: EngineConfig, vocab_size: int) -> ModelDrafter:
+        length = min(settings.context_len, self.config.context_len)
+        decoder = Decoder(self.config, self.weights, length, settings.device)
+        return ModelDrafter(decoder, settings, vocab_size, same_tokenizer=self.same_tokenizer)
+
+
 UNTIED = replace(TINY, tie_embeddings=False)
 
 
@@ -80,14 +113,14 @@ def tiny_engine(
     max_gamma: int = 5,
     seed: int = 0,
     draft: bool = True,
+    draft_model: DraftModel | None = None,
     prefill_chunk: int = 8,
     weights: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
     device: str = "cpu",
     backend: str = "eager",
 ) -> LLMEngine:
-    """A float64 engine around a random model (or `weights`), drafting from one matching token on."""
-    drafter = NgramDrafter(max_gamma, min_match=1) if draft else None
+    """A float64 engine around a random model (or `weights`), drafting from one matching token on, or by a model."""
     settings = EngineConfig(
         max_batch=max_batch,
         context_len=96,
@@ -98,6 +131,9 @@ def tiny_engine(
         backend=backend,
     )
     decoder = Decoder(config, weights or random_weights(config, seed), settings.context_len, device)
+    drafter: Drafter | None = NgramDrafter(max_gamma, min_match=1) if draft else None
+    if draft_model is not None:
+        drafter = draft_model.drafter(settings, config.vocab_size)
     return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter)
 
 
@@ -152,8 +188,9 @@ def reference_greedy(config: ModelConfig, weights: dict[str, Tensor], prompt: Se
 class Cycling:
     """A controller that walks through a list of γ, one per step, and keeps what it was told."""
 
-    def __init__(self, gammas: Sequence[int]) -> None:
+    def __init__(self, gammas: Sequence[int], acceptance: Acceptance = STANDARD) -> None:
         self.gammas = tuple(gammas)
+        self.acceptance = acceptance
         self._next = cycle(self.gammas)
         self.views: list[StepView] = []
         self.reports: list[StepReport] = []
@@ -164,7 +201,7 @@ class Cycling:
 
     def plan(self, view: StepView) -> Decision:
         self.views.append(view)
-        return Decision(next(self._next))
+        return Decision(next(self._next), acceptance=self.acceptance)
 
     def extend(self, progress: DraftProgress) -> BoolArray:
         return np.zeros(len(progress.rows), dtype=np.bool_)

@@ -21,6 +21,8 @@ USAGE_ERRORS = {
     "policy twice": (["bench", "--policies", "ema,ema"], ["ema", "twice"]),
     "no policy": (["bench", "--policies", ","], ["at least one"]),
     "unknown drafter": (["generate", "--prompt", "x", "--drafter", "oracle"], ["oracle", "ngram"]),
+    "draft model missing": (["generate", "--prompt", "x", "--drafter", "model"], ["--draft-model"]),
+    "draft model unused": (["bench", "--draft-model", "smollm2-135m"], ["--drafter ngram", "--draft-model"]),
     "unknown dtype": (["generate", "--prompt", "x", "--dtype", "int3"], ["int3", "float32"]),
     "unknown peer": (["bench", "--peers", "nobody"], ["nobody", "transformers"]),
     "peer with sampling": (["bench", "--peers", "transformers", "--temperature", "1"], ["greedily"]),

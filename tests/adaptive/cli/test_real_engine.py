@@ -40,6 +40,16 @@ def test_the_policy_changes_the_steps_and_not_the_tokens(cli: Cli, model: Path, 
     assert any(one["drafted"] for one in drafted)
 
 
+def test_with_itself_as_draft_model_every_greedy_draft_stands(cli: Cli, model: Path, prompt_file: Path) -> None:
+    ended = cli(
+        *("generate", "--prompts", prompt_file, "--model", model, "--policy", "fixed:4", "--max-tokens", 24),
+        *("--drafter", "model", "--draft-model", model, "--ignore-eos", "--max-batch", 2, "--json", *ARGS),
+    )
+    assert ended.code == 0, ended.err
+    assert [one["alpha"] for one in ended.lines()] == [1.0] * 3
+    assert [one["steps"] for one in ended.lines()] == [5] * 3
+
+
 def test_without_a_drafter_there_is_nothing_to_draft(cli: Cli, model: Path) -> None:
     ended = cli("generate", "--prompt", "x", "--model", model, "--drafter", "none", "--policy", "fixed:3", *ARGS)
     assert ended.code == 2

@@ -1,0 +1,73 @@
+"""From names to an engine: which drafter, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adaptive import AdaptiveController
+from adaptive.requests import Sampling
+from engine import load_engine
+from engine.drafters import ModelDrafter
+from engine.llm import same_tokens
+from engine.models.gguf import load_gguf
+from policies import Fixed
+from tests.engine.gguf_files import CONTEXT, TinyGguf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return TinyGguf().write(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other kinds of layers, the same tokenizer."""
+    return TinyGguf(arch="qwen2", tied=False).write(tmp_path_factory.mktemp("model") / "other.gguf")
+
+
+def test_itself_as_drafter_shares_its_weights(model: Path) -> None:
+    engine = load_engine(model, drafter="model", draft_model=model, max_batch=2, max_gamma=4)
+    assert isinstance(engine.drafter, ModelDrafter)
+    assert engine.drafter._decoder is engine.decoder
+    assert engine.drafter.limit == CONTEXT
+
+
+def test_another_model_drafts(model: Path, other: Path) -> None:
+    sampling = Sampling(max_tokens=20, ignore_eos=True)
+    plain = AdaptiveController(load_engine(model, drafter=None, max_batch=1), policy=Fixed(0))
+    engine = load_engine(model, drafter="model", draft_model=other, max_batch=1)
+    drafted = AdaptiveController(engine, policy=Fixed(3))
+    assert isinstance(engine.drafter, ModelDrafter)
+    assert engine.drafter._decoder is not engine.decoder
+    assert drafted.generate(["hello world"], sampling)[0].tokens == plain.generate(["hello world"], sampling)[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("drafter", "draft_model", "message"),
+    [
+        ("oracle", None, "drafter='oracle' is unknown: choose one of ngram, model, or none"),
+        ("model", None, "drafter='model' takes a draft_model"),
+        ("ngram", "smollm2-135m", "drafter='ngram' and draft_model='smollm2-135m'"),
+        (None, "smollm2-135m", "drafter=None and draft_model='smollm2-135m'"),
+    ],
+)
+def test_drafters_that_do_not_go_together(drafter: str | None, draft_model: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_engine("nowhere.gguf", drafter=drafter, draft_model=draft_model)
+
+
+def test_tokens_are_compared_one_by_one(model: Path, tmp_path: Path) -> None:
+    tokenizer = load_gguf(model).tokenizer
+    assert same_tokens(tokenizer, load_gguf(model).tokenizer)
+    renamed = tokenizer.token_bytes
+    swapped = {4: 5, 5: 4}
+
+    class Swapped:
+        vocab_size = tokenizer.vocab_size
+
+        def token_bytes(self, ids: list[int]) -> bytes:
+            return renamed([swapped.get(token, token) for token in ids])
+
+    assert not same_tokens(tokenizer, Swapped())  # type: ignore[arg-type]
