@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +16,9 @@ from engine.models.decoder import Decoder
 from engine.models.fetch import resolve_model
 from engine.models.gguf import load_gguf, read_config
 from engine.models.gguf_file import GgufFile
+
+if TYPE_CHECKING:
+    from engine.sampling.synthetic import SyntheticAcceptance
 
 DEFAULT_CONTEXT = 2048
 DRAFTERS: dict[str, Callable[[int], Drafter]] = {"ngram": NgramDrafter}
@@ -40,14 +44,15 @@ def load_engine(
     device: str = "cpu",
     backend: str | None = None,
     threads: int | None = None,
+    synthetic: SyntheticAcceptance | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LLMEngine:
     """Load a model (a name that `adaptive models list` knows, or a GGUF file) and build an engine around it.
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
-    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `progress` is called
-    with (bytes loaded, bytes in all). Raises ValueError for bad settings and files, MemoryError before allocating
-    what does not fit.
+    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `synthetic` asks for an
+    acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
+    bytes in all). Raises ValueError for bad settings and files, MemoryError before allocating what does not fit.
     """
     file = GgufFile(resolve_model(model))
     shape = read_config(file)
@@ -62,9 +67,11 @@ def load_engine(
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),
     )
     chosen = make_drafter(drafter, config.max_gamma)
+    if synthetic is not None:
+        synthetic.conditional(config.max_gamma if chosen else 0)  # refused before minutes of loading
     require_memory(shape, config, config.max_gamma if chosen else 0)
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = load_gguf(file, config.torch_dtype, progress=progress)
     decoder = Decoder(checkpoint.config, checkpoint.weights, config.context_len, config.device)
-    return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen)
+    return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen, synthetic=synthetic)

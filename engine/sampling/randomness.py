@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ACCEPT, CHOOSE = 0, 1  # streams: is the draft token accepted, which token is chosen instead
+# Streams: is the draft token accepted, which token is chosen instead, is it accepted by order (synthetic acceptance).
+ACCEPT, CHOOSE, SYNTHETIC = range(3)
+STREAMS = 3
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -31,7 +33,7 @@ def _mix(x: Tensor) -> Tensor:
 def uniform(seeds: Tensor, steps: Tensor, positions: Tensor, stream: int) -> Tensor:
     """Uniforms strictly inside (0, 1) as float64, one per element of the broadcast int64 inputs."""
     key = seeds
-    for part in (steps, 2 * positions + stream):
+    for part in (steps, STREAMS * positions + stream):
         key = _mix(_mix(key) + (part + 1) * _GOLDEN)
     return _open_unit(key)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from adaptive.contract import BoolArray, Capabilities, Decision, DraftProgress, Needs, StepReport, StepView
 from adaptive.requests import Output, Request
-from engine import EngineConfig, LLMEngine
+from engine import EngineConfig, LLMEngine, SyntheticAcceptance
 from engine.drafters import NgramDrafter
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
@@ -83,6 +83,7 @@ def tiny_engine(
     prefill_chunk: int = 8,
     weights: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
+    synthetic: SyntheticAcceptance | None = None,
     device: str = "cpu",
     backend: str = "eager",
 ) -> LLMEngine:
@@ -98,7 +99,7 @@ def tiny_engine(
         backend=backend,
     )
     decoder = Decoder(config, weights or random_weights(config, seed), settings.context_len, device)
-    return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter)
+    return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter, synthetic=synthetic)
 
 
 def reference_logits(config: ModelConfig, weights: dict[str, Tensor], tokens: Sequence[int]) -> Tensor:
