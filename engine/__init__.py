@@ -12,10 +12,16 @@ if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.core import LLMEngine
     from engine.llm import load_engine
+    from engine.sampling.synthetic import SyntheticAcceptance
 
-__all__ = ["EngineConfig", "LLMEngine", "load_engine"]
+__all__ = ["EngineConfig", "LLMEngine", "SyntheticAcceptance", "load_engine"]
 
-_HOMES = {"EngineConfig": "engine.config", "LLMEngine": "engine.core", "load_engine": "engine.llm"}
+_HOMES = {
+    "EngineConfig": "engine.config",
+    "LLMEngine": "engine.core",
+    "SyntheticAcceptance": "engine.sampling.synthetic",
+    "load_engine": "engine.llm",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -115,6 +115,14 @@ class RowState:
         proposed = torch.minimum(self.draft_lens_R[:batch], self.draft_cap_R[:batch])
         return torch.minimum(proposed, self.budget_R[:batch] - 1).clamp(min=0) * self.live_R[:batch]
 
+    def fill_drafts(self, batch: int) -> None:
+        """Lengthen the proposals of the first `batch` rows to the largest γ, by repeating the row's newest token."""
+        newest_B1 = self.history_RP[:batch].gather(1, self.lens_R[:batch].unsqueeze(1) - 1)
+        place_M = torch.arange(self.max_gamma, device=newest_B1.device)
+        missing_BM = place_M >= self.draft_lens_R[:batch].unsqueeze(1)
+        self.drafts_RM[:batch].copy_(torch.where(missing_BM, newest_B1, self.drafts_RM[:batch]))
+        self.draft_lens_R[:batch].fill_(self.max_gamma)
+
     def mutable(self) -> list[Tensor]:
         """What a step changes and a capture's warm-up must put back."""
         changed = [self.history_RP, self.lens_R, self.budget_R, self.steps_R, self.drafts_RM, self.draft_lens_R]

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +29,15 @@ from engine.step import DecodeStep
 from engine.stop import StopText
 from engine.tokenizer import Detokenizer, Tokenizer
 
+if TYPE_CHECKING:
+    from engine.sampling.synthetic import SyntheticAcceptance
+
 
 class LLMEngine:
-    """Serves a decoder. Implements `adaptive.contract.Engine`; wrap it in an `AdaptiveController` to use it."""
+    """Serves a decoder. Implements `adaptive.contract.Engine`; wrap it in an `AdaptiveController` to use it.
+
+    With `synthetic`, how many draft tokens stand is as asked, and outputs are meaningless.
+    """
 
     def __init__(
         self,
@@ -39,6 +46,7 @@ class LLMEngine:
         *,
         tokenizer: Tokenizer | None = None,
         drafter: Drafter | None = None,
+        synthetic: SyntheticAcceptance | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         decoder.check(config.torch_dtype, config.context_len)
@@ -46,6 +54,7 @@ class LLMEngine:
         self.model_config = decoder.config
         self.decoder = decoder
         self.drafter = drafter
+        self.synthetic = synthetic
         self._tokenizer = tokenizer
         self._clock = clock
         max_gamma = drafter.caps.max_gamma if drafter else 0
@@ -67,7 +76,11 @@ class LLMEngine:
         logits_dtype = torch.float64 if config.torch_dtype == torch.float64 else torch.float32
         tokens = config.max_batch * (max_gamma + 1)
         logits_NV = torch.zeros((tokens, vocab), dtype=logits_dtype, device=config.device)
-        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV)
+        synthetic_M = None
+        if self.synthetic is not None:
+            chances = self.synthetic.conditional(max_gamma)
+            synthetic_M = torch.tensor(chances, dtype=torch.float64, device=config.device)
+        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M)
         chunk_3 = torch.zeros(3, dtype=torch.int64, device=config.device)
         prefill = Prefill(self.decoder, self.kv, self.state, chunk_3)
         return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
@@ -263,6 +276,7 @@ class LLMEngine:
             "max_batch": config.max_batch,
             "context_len": config.context_len,
             "drafter": self.drafter.name if self.drafter else None,
+            "synthetic_acceptance": self.synthetic.notice if self.synthetic else None,
             "threads": torch.get_num_threads(),
             "weight_bytes": model.weight_bytes(config.torch_dtype),
             "kv_bytes": KVCache.bytes_needed(model, config.max_batch, config.context_len, config.torch_dtype),

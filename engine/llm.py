@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +19,9 @@ from engine.models.fetch import resolve_model
 from engine.models.gguf import load_gguf, read_config
 from engine.models.gguf_file import GgufFile
 from engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from engine.sampling.synthetic import SyntheticAcceptance
 
 DEFAULT_CONTEXT = 2048
 DRAFTERS = ("ngram", "model")
@@ -37,15 +41,17 @@ def load_engine(
     device: str = "cpu",
     backend: str | None = None,
     threads: int | None = None,
+    synthetic: SyntheticAcceptance | None = None,
     progress: Progress | None = None,
 ) -> LLMEngine:
     """Load a model (a name that `adaptive models list` knows, or a GGUF file) and build an engine around it.
 
     `drafter` is `ngram`, `model` or None; `model` drafts with `draft_model`, named like `model`, of the same tokenizer.
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
-    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `progress` is called
-    with (bytes loaded, bytes in all), per file. Raises ValueError for bad settings and files, MemoryError before
-    allocating what does not fit.
+    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `synthetic` asks for an
+    acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
+    bytes in all), per file. Raises ValueError for bad settings and files, MemoryError before allocating what does not
+    fit.
     """
     _check_drafter(drafter, draft_model)
     file = GgufFile(resolve_model(model))
@@ -61,6 +67,8 @@ def load_engine(
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),
     )
     draft_file, draft_shape = _draft_file(draft_model, file, shape)
+    if synthetic is not None:
+        synthetic.conditional(config.max_gamma if drafter else 0)  # refused before minutes of loading
     require_memory(shape, config, config.max_gamma if drafter else 0, draft_shape)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -72,7 +80,7 @@ def load_engine(
     elif draft_file is not None:
         draft = load_gguf(draft_file, config.torch_dtype, progress=progress)
         chosen = _model_drafter(draft, checkpoint, config)
-    return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen)
+    return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen, synthetic=synthetic)
 
 
 def _check_drafter(drafter: str | None, draft_model: str | Path | None) -> None:

@@ -24,9 +24,9 @@ from engine.graphs import Piece
 from engine.kv import KVCache
 from engine.layout import PackedLayout, pack
 from engine.models.decoder import Decoder
-from engine.sampling.distribution import Sampler, distribution
-from engine.sampling.randomness import ACCEPT, CHOOSE, uniform
-from engine.sampling.verify import verify_block, verify_greedy, verify_standard
+from engine.sampling.distribution import Sampler, choose, distribution
+from engine.sampling.randomness import ACCEPT, CHOOSE, SYNTHETIC, uniform
+from engine.sampling.verify import count_accepted, verify_block, verify_greedy, verify_standard
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,17 @@ class StepBundle:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """Builds the pieces of any key over one set of buffers. `logits_NV` carries a step from verify to accept."""
+    """Builds the pieces of any key over one set of buffers. `logits_NV` carries a step from verify to accept.
+
+    `synthetic_M`, where given, overrides the verdict: the chance of each draft position, once those before it stand.
+    """
 
     decoder: Decoder
     kv: KVCache
     state: RowState
     drafter: Drafter | None
     logits_NV: Tensor
+    synthetic_M: Tensor | None = None
 
     def verify(self, key: StepKey) -> None:
         """One target forward over the packed roots and draft tokens; leaves logits."""
@@ -101,7 +105,9 @@ class DecodeStep:
         layout = self._layout(key)
         logits_NV = self.logits_NV[: key.verify_tokens]
         drafts_BG = self.state.drafts_RM[: key.batch, : key.gamma]
-        if key.sampler is Sampler.GREEDY:
+        if self.synthetic_M is not None:
+            accepted_B, emitted_BW = self._override(key, layout, logits_NV, drafts_BG, self.synthetic_M)
+        elif key.sampler is Sampler.GREEDY:
             accepted_B, emitted_BW = verify_greedy(logits_NV.argmax(-1), layout.grid_BW, drafts_BG, layout.verified_B)
         else:
             accepted_B, emitted_BW = self._sample(key, layout, logits_NV, drafts_BG)
@@ -121,6 +127,25 @@ class DecodeStep:
         if self.drafter is None or self.drafter.when == "ahead" or key.gamma == 0:
             return None
         return self.drafter.q_RMV[: key.batch, : key.gamma]
+
+    def _override(
+        self, key: StepKey, layout: PackedLayout, logits_NV: Tensor, drafts_BG: Tensor, chance_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Accept at the chances asked for, then the target's own token.
+
+        Every packed token is looked at as the real rule would, since the cost of a step shall stay.
+        """
+        stands_BG = self._uniforms(key, key.gamma, SYNTHETIC) < chance_M[: key.gamma]
+        accepted_B = count_accepted(stands_BG, layout.verified_B)
+        accepted_B1 = accepted_B.unsqueeze(1)
+        final_B = layout.grid_BW.gather(1, accepted_B1).squeeze(1)
+        if key.sampler is Sampler.GREEDY:
+            next_B = logits_NV.argmax(-1)[final_B]
+        else:
+            probs_NV = self._probs(key, layout.row_N, logits_NV)
+            next_B = choose(probs_NV.index_select(0, final_B), self._uniforms(key, 1, CHOOSE).squeeze(1))
+        next_B1 = next_B.unsqueeze(1)
+        return accepted_B, torch.cat([drafts_BG, next_B1], 1).scatter(1, accepted_B1, next_B1)
 
     def _probs(self, key: StepKey, row_N: Tensor, logits_NV: Tensor) -> Tensor:
         settings = (self.state.temperature_R, self.state.top_k_R, self.state.top_p_R)
@@ -174,6 +199,8 @@ class DecodeStep:
             self.drafter.draft(self.state, key.draft, position)
             return
         self.drafter.propose(self.state, key.batch, key.context)
+        if self.synthetic_M is not None:
+            self.state.fill_drafts(key.batch)
         columns = self.state.columns
         self.state.out_RO[: key.batch, columns.available].copy_(self.state.available(key.batch))
         self.state.out_RO[: key.batch, columns.match_len].copy_(self.state.match_lens_R[: key.batch])

@@ -103,12 +103,15 @@ def foreign_cpu(results: Sequence[Measurement]) -> ForeignCpu:
     return ForeignCpu(mean, max(readable, default=mean))
 
 
-def summarize(arms: Sequence[Arm], results: Sequence[Measurement], *, greedy: bool) -> list[ArmSummary]:
-    """One summary per arm. `results` must hold the baseline `fixed:0` in every repeat."""
-    return [_summarize_arm(arm, results, greedy) for arm in arms]
+def summarize(arms: Sequence[Arm], results: Sequence[Measurement], *, comparable: bool) -> list[ArmSummary]:
+    """One summary per arm. `results` must hold the baseline `fixed:0` in every repeat.
+
+    `comparable`: all arms should have emitted the same tokens (greedy decoding under a lossless rule).
+    """
+    return [_summarize_arm(arm, results, comparable) for arm in arms]
 
 
-def _summarize_arm(arm: Arm, results: Sequence[Measurement], greedy: bool) -> ArmSummary:
+def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -> ArmSummary:
     own = [result for result in results if result.arm == arm.label]
     runs = [result.run for result in own]
     steps = [step for run in runs for step in run.steps]
@@ -125,7 +128,7 @@ def _summarize_arm(arm: Arm, results: Sequence[Measurement], greedy: bool) -> Ar
         gamma_histogram=dict(sorted(Counter(step.gamma for step in steps).items())),
         reasons=dict(Counter(step.reason or "unnamed" for step in steps).most_common()),
         controller_us_per_step=1e6 * _divide(sum(run.controller_s for run in runs), len(steps)),
-        mismatches=_mismatches(results, arm.label) if greedy else None,
+        mismatches=_mismatches(results, arm.label) if comparable else None,
     )
 
 

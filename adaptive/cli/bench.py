@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adaptive.cli import options as o
+from adaptive.cli import synthetic as s
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import Steps, print_json, stderr, stdout, to_json
 from adaptive.cli.report import print_foreign_cpu, print_summaries
 from adaptive.cli.session import TextEngine, check_policies, load, parse_policies
 from adaptive.contract import Policy
+from adaptive.requests import Sampling
 
 if TYPE_CHECKING:
     from adaptive.benchmark import Arm, PromptItem
@@ -61,6 +63,9 @@ def bench(
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
     threads: o.Threads = None,
+    synthetic_rate: s.Rate = None,
+    synthetic_rates: s.Rates = None,
+    synthetic_length: s.Length = None,
     debug: o.Debug = False,
 ) -> None:
     """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
@@ -72,6 +77,7 @@ def bench(
     )
     peer_names = _peer_names(peers or [], greedy=sampling.greedy)
     wanted = o.engine_options(model, drafter, draft_model, max_batch, context, dtype, device, threads)
+    wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, raw)
     _require_folder(json)
 
@@ -81,24 +87,16 @@ def bench(
     with Steps("bench", units(arms, items, repeat)) as steps:
         results = measure(arms, items, sampling, repeat, steps.begin)
 
-    summaries = summarize(arms, results, greedy=sampling.greedy)
+    comparable = sampling.greedy and wanted.synthetic is None
+    summaries = summarize(arms, results, comparable=comparable)
     others = foreign_cpu(results)
     if json is not None:
         machine = machine_facts(engine.describe()) | {"foreign_cpu": others.mean, "foreign_cpu_max": others.worst}
-        settings = {
-            "prompts": str(prompts or "built-in"),
-            "requests": len(items),
-            "repeat": repeat,
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "ignore_eos": ignore_eos,
-            "max_batch": max_batch,
-            "draft_model": draft_model,
-            "learned_state": LEARNED_STATE,
-        }
+        settings: dict[str, object] = {"prompts": str(prompts or "built-in"), "requests": len(items), "repeat": repeat}
+        settings |= _settings(sampling, wanted)
         _write(json, {"machine": machine, "settings": settings, "arms": [one.as_json() for one in summaries]})
     console = stderr() if json == "-" else stdout()
-    print_summaries(console, summaries)
+    print_summaries(console, summaries, notice=wanted.synthetic.notice if wanted.synthetic else None)
     print_foreign_cpu(console, others)
 
 
@@ -145,6 +143,18 @@ def _peer_arms(engine: TextEngine, names: list[str], wanted: o.EngineOptions, ig
     from adaptive.cli.peer import transformers_arm
 
     return [transformers_arm(engine, wanted, ignore_eos)]
+
+
+def _settings(sampling: Sampling, wanted: o.EngineOptions) -> dict[str, object]:
+    return {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "ignore_eos": sampling.ignore_eos,
+        "max_batch": wanted.max_batch,
+        "draft_model": wanted.draft_model,
+        "synthetic_acceptance": str(wanted.synthetic) if wanted.synthetic else None,
+        "learned_state": LEARNED_STATE,
+    }
 
 
 def _write(target: str, result: Mapping[str, object]) -> None:

@@ -154,7 +154,7 @@ def _compare(engine: TextEngine, items: Sequence[PromptItem], sampling: Sampling
     arms = [PolicyArm(spec, policy, engine, "ngram") for spec, policy in policies.items()]
     with Steps("comparing", units(arms, items, repeat=1)) as steps:
         results = measure(arms, items, sampling, 1, steps.begin)
-    return _Comparison(summarize(arms, results, greedy=True), results)
+    return _Comparison(summarize(arms, results, comparable=True), results)
 
 
 def _show(console: Console, compared: _Comparison) -> None:

@@ -11,8 +11,9 @@ from rich.rule import Rule
 from rich.table import Table
 
 from adaptive.cli import options as o
+from adaptive.cli import synthetic as s
 from adaptive.cli.errors import UsageError, usage
-from adaptive.cli.render import number, print_json, share, stdout, table
+from adaptive.cli.render import number, print_json, share, stderr, stdout, table
 from adaptive.cli.session import TextCodec, check_policies, load, parse_policy
 from adaptive.requests import Output, TokenLogprob
 
@@ -54,6 +55,9 @@ def generate(
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
     threads: o.Threads = None,
+    synthetic_rate: s.Rate = None,
+    synthetic_rates: s.Rates = None,
+    synthetic_length: s.Length = None,
     debug: o.Debug = False,
 ) -> None:
     """Answer prompts with a policy, and say per request what was drafted and accepted."""
@@ -72,10 +76,13 @@ def generate(
         logprobs=logprobs,
     )
     wanted = o.engine_options(model, drafter, draft_model, max_batch, context, dtype, device, threads)
+    wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)
     check_policies(engine, {policy: chosen}, "--policy")
-    printer = _JsonLines(items) if json else _Reader(items, stdout(), engine.tokenizer)
+    if wanted.synthetic is not None:
+        (stderr() if json else stdout()).print(wanted.synthetic.notice, markup=False)
+    printer = _JsonLines(items, wanted) if json else _Reader(items, stdout(), engine.tokenizer)
     answers = ask(AdaptiveController(engine, policy=chosen), items, sampling, printer)
     if not json:
         stdout().print(_summary(answers, policy))
@@ -97,8 +104,9 @@ def _read_items(path: Path | None, texts: list[str] | None, raw: bool) -> list[P
 class _JsonLines:
     """One object a request, in the order of the prompts, each as soon as it and all before it are done."""
 
-    def __init__(self, items: list[PromptItem]) -> None:
+    def __init__(self, items: list[PromptItem], wanted: o.EngineOptions) -> None:
         self._order = [item.id for item in items]
+        self._mark = {"synthetic_acceptance": str(wanted.synthetic)} if wanted.synthetic else {}
         self._done: dict[str, Answer] = {}
 
     def __call__(self, answer: Answer, output: Output) -> None:
@@ -106,7 +114,7 @@ class _JsonLines:
             return
         self._done[answer.item.id] = answer
         while self._order and self._order[0] in self._done:
-            print_json(answer_json(self._done.pop(self._order.pop(0))))
+            print_json(answer_json(self._done.pop(self._order.pop(0))) | self._mark)
 
 
 class _Reader:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from adaptive.cli.errors import UsageError, usage
+from adaptive.cli.synthetic import synthetic_acceptance
 from adaptive.requests import Sampling
+
+if TYPE_CHECKING:
+    from engine.sampling.synthetic import SyntheticAcceptance
 
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("float32", "bfloat16", "float16")
 DRAFTERS = ("ngram", "model", "none")
+MAX_GAMMA = 16
 ENGINE_PANEL = "Engine"
 SAMPLING_PANEL = "Sampling"
 
@@ -106,6 +111,12 @@ class EngineOptions:
     device: str
     threads: int | None
     draft_model: str | None = None
+    synthetic: SyntheticAcceptance | None = None
+
+    def with_synthetic(self, rate: float | None, rates: str | None, length: float | None) -> EngineOptions:
+        """The same, with the acceptance that these options ask for, if any; raises UsageError."""
+        asked = synthetic_acceptance(rate, rates, length, drafter=self.drafter, max_gamma=MAX_GAMMA)
+        return replace(self, synthetic=asked)
 
 
 def engine_options(

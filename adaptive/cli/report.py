@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 POSITIONS_SHOWN = 6
 
 
-def print_summaries(console: Console, summaries: list[ArmSummary]) -> None:
-    """Two tables (all prompts; by task) and the lossless check."""
+def print_summaries(console: Console, summaries: list[ArmSummary], *, notice: str | None = None) -> None:
+    """Two tables (all prompts; by task) and the lossless check, or before them a notice why there can be none."""
+    if notice is not None:
+        console.print(notice, markup=False)
     console.print(_overall_table(summaries))
     console.print(_task_table(summaries))
-    console.print(lossless_line(summaries), markup=False)
+    line = lossless_line(summaries) if notice is None else "Lossless check: does not apply to synthetic acceptance."
+    console.print(line, markup=False)
 
 
 def print_foreign_cpu(console: Console, others: ForeignCpu) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from adaptive.cli.errors import CliError, UsageError, usage
-from adaptive.cli.options import EngineOptions
+from adaptive.cli.options import MAX_GAMMA, EngineOptions
 from adaptive.cli.render import Steps
 from adaptive.contract import Engine, Policy
 from adaptive.registry import get_policy
@@ -43,9 +43,11 @@ def open_engine(options: EngineOptions, progress: LoadProgress) -> TextEngine:
         draft_model=options.draft_model,
         max_batch=options.max_batch,
         context_len=options.context,
+        max_gamma=MAX_GAMMA,
         dtype=options.dtype,
         device=options.device,
         threads=options.threads,
+        synthetic=options.synthetic,
         progress=progress,
     )
 

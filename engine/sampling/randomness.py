@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Streams: is the draft token accepted, which token is chosen instead, which token is drafted.
-ACCEPT, CHOOSE, DRAFT = range(3)
-STREAMS = 3
+# Streams: is the draft token accepted, which token is chosen instead, which token is drafted, is it accepted by order
+# (synthetic acceptance).
+ACCEPT, CHOOSE, DRAFT, SYNTHETIC = range(4)
+STREAMS = 4
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9

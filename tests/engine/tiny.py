@@ -22,7 +22,7 @@ from adaptive.contract import (
     StepView,
 )
 from adaptive.requests import Output, Request
-from engine import EngineConfig, LLMEngine
+from engine import EngineConfig, LLMEngine, SyntheticAcceptance
 from engine.drafters import Drafter, ModelDrafter, NgramDrafter
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
@@ -117,6 +117,7 @@ def tiny_engine(
     prefill_chunk: int = 8,
     weights: Mapping[str, Tensor] | None = None,
     tokenizer: Tokenizer | None = None,
+    synthetic: SyntheticAcceptance | None = None,
     device: str = "cpu",
     backend: str = "eager",
 ) -> LLMEngine:
@@ -134,7 +135,7 @@ def tiny_engine(
     drafter: Drafter | None = NgramDrafter(max_gamma, min_match=1) if draft else None
     if draft_model is not None:
         drafter = draft_model.drafter(settings, config.vocab_size)
-    return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter)
+    return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter, synthetic=synthetic)
 
 
 def reference_logits(config: ModelConfig, weights: dict[str, Tensor], tokens: Sequence[int]) -> Tensor:

@@ -83,7 +83,7 @@ def test_ratios_are_paired_within_a_repeat() -> None:
         Measurement(repeat, "a", arm, Run(seconds, 0.1 * repeat, {"1": (1, 2, 3, 4)}))
         for (arm, repeat), seconds in times.items()
     ]
-    _, ema = summarize([Noted("fixed:0", []), Noted("ema", [])], results, greedy=True)
+    _, ema = summarize([Noted("fixed:0", []), Noted("ema", [])], results, comparable=True)
     ratio = ema.overall.ratio
     assert (ratio.median, ratio.low, ratio.high) == (2.0, 2.0, 4.0)
     assert ema.overall.tokens_per_s == 12 / 7
@@ -98,7 +98,7 @@ def test_acceptance_is_pooled_over_requests() -> None:
     long = RequestStats(9, 12, 1.0, 10.0, 4, 12, 8, drafted_by_position=(4, 4, 4), accepted_by_position=(4, 3, 1))
     short = RequestStats(9, 2, 3.0, 30.0, 1, 1, 1, drafted_by_position=(1,), accepted_by_position=(1,))
     run = Run(2.0, 0.0, {"1": (0,) * 12, "2": (0,) * 2}, (long, short), itl_ms=(1.0, 3.0))
-    (summary,) = summarize([Noted("fixed:0", [])], [Measurement(0, "a", "fixed:0", run)], greedy=True)
+    (summary,) = summarize([Noted("fixed:0", [])], [Measurement(0, "a", "fixed:0", run)], comparable=True)
     figures = summary.overall
     assert (figures.tau, figures.alpha, figures.wasted) == (14 / 5, 9 / 13, 4)
     assert figures.alpha_by_position == (1.0, 3 / 4, 1 / 4)
@@ -111,7 +111,7 @@ def test_a_differing_request_counts_once_however_often_it_differs() -> None:
         for repeat in range(3)
         for arm in ("fixed:0", "ema")
     ]
-    plain, ema = summarize([Noted("fixed:0", []), Noted("ema", [])], results, greedy=True)
+    plain, ema = summarize([Noted("fixed:0", []), Noted("ema", [])], results, comparable=True)
     assert (plain.mismatches, ema.mismatches) == (0, 1)
 
 
