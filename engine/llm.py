@@ -12,9 +12,7 @@ from engine.core import LLMEngine
 from engine.drafters import Drafter, NgramDrafter
 from engine.memory import require_memory
 from engine.models.decoder import Decoder
-from engine.models.fetch import resolve_model
-from engine.models.gguf import load_gguf, read_config
-from engine.models.gguf_file import GgufFile
+from engine.models.source import open_model
 
 DEFAULT_CONTEXT = 2048
 DRAFTERS: dict[str, Callable[[int], Drafter]] = {"ngram": NgramDrafter}
@@ -32,6 +30,7 @@ def make_drafter(name: str | None, max_gamma: int) -> Drafter | None:
 def load_engine(
     model: str | Path = "smollm2-135m",
     *,
+    revision: str | None = None,
     drafter: str | None = "ngram",
     max_batch: int = 8,
     context_len: int | None = None,
@@ -42,15 +41,18 @@ def load_engine(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LLMEngine:
-    """Load a model (a name that `adaptive models list` knows, or a GGUF file) and build an engine around it.
+    """Load a model and build an engine around it.
+
+    `model` is a name that `adaptive models list` knows, a GGUF file, a Hugging Face folder, or the id of a model on the
+    Hugging Face hub (`organisation/model`), of which `revision` chooses a branch, tag or commit.
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `progress` is called
-    with (bytes loaded, bytes in all). Raises ValueError for bad settings and files, MemoryError before allocating
-    what does not fit.
+    with (bytes loaded, bytes in all). Raises ValueError for bad settings and files, FetchError when the hub does not
+    give a model, MemoryError before allocating what does not fit.
     """
-    file = GgufFile(resolve_model(model))
-    shape = read_config(file)
+    source = open_model(model, revision)
+    shape = source.config
     if context_len is not None and context_len > shape.context_len:
         raise ValueError(f"context_len={context_len} is above the model's own limit of {shape.context_len} tokens")
     config = EngineConfig(
@@ -65,6 +67,6 @@ def load_engine(
     require_memory(shape, config, config.max_gamma if chosen else 0)
     if threads is not None:
         torch.set_num_threads(threads)
-    checkpoint = load_gguf(file, config.torch_dtype, progress=progress)
+    checkpoint = source.load(config.torch_dtype, progress)
     decoder = Decoder(checkpoint.config, checkpoint.weights, config.context_len, config.device)
     return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen)

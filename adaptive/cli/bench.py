@@ -54,6 +54,7 @@ def bench(
     seed: o.FixedSeed = 0,
     ignore_eos: o.IgnoreEos = False,
     model: o.Model = o.DEFAULT_MODEL,
+    revision: o.Revision = None,
     drafter: o.Drafter = "ngram",
     max_batch: o.MaxBatch = 1,
     context: o.Context = None,
@@ -70,7 +71,7 @@ def bench(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
     peer_names = _peer_names(peers or [], greedy=sampling.greedy)
-    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads, revision)
     items = _read_items(prompts, raw)
     _require_folder(json)
 

@@ -47,6 +47,7 @@ def generate(
     ignore_eos: o.IgnoreEos = False,
     logprobs: Logprobs = None,
     model: o.Model = o.DEFAULT_MODEL,
+    revision: o.Revision = None,
     drafter: o.Drafter = "ngram",
     max_batch: o.MaxBatch = 8,
     context: o.Context = None,
@@ -70,7 +71,7 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
     )
-    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(model, drafter, max_batch, context, dtype, device, threads, revision)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)
     check_policies(engine, {policy: chosen}, "--policy")

@@ -36,7 +36,21 @@ Raw = Annotated[bool, typer.Option("--raw", help="Give prompts as they are, with
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
 
 Model = Annotated[
-    str, typer.Option("--model", help="A known model's name or a GGUF file.", rich_help_panel=ENGINE_PANEL)
+    str,
+    typer.Option(
+        "--model",
+        help="A known model's name, a GGUF file, a Hugging Face folder or hub id.",
+        rich_help_panel=ENGINE_PANEL,
+    ),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        "--revision",
+        help="Branch, tag or commit of a hub id.",
+        rich_help_panel=ENGINE_PANEL,
+        show_default="main",
+    ),
 ]
 Drafter = Annotated[
     str, typer.Option("--drafter", help=f"One of: {', '.join(DRAFTERS)}.", rich_help_panel=ENGINE_PANEL)
@@ -96,10 +110,18 @@ class EngineOptions:
     dtype: str
     device: str
     threads: int | None
+    revision: str | None = None
 
 
 def engine_options(
-    model: str, drafter: str, max_batch: int, context: int | None, dtype: str, device: str, threads: int | None
+    model: str,
+    drafter: str,
+    max_batch: int,
+    context: int | None,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    revision: str | None = None,
 ) -> EngineOptions:
     """Checks what can be checked before torch is imported; raises UsageError."""
     if drafter not in DRAFTERS:
@@ -107,7 +129,7 @@ def engine_options(
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
     chosen = None if drafter == "none" else drafter
-    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads)
+    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads, revision)
 
 
 def sampling_options(
