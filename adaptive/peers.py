@@ -49,17 +49,31 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "max_position_embeddings": config.context_len,
         "rms_norm_eps": config.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rope_parameters": _rope(config),
         "tie_word_embeddings": config.tie_embeddings,
     }
     windowed = config.sliding_window is not None
-    if config.qk_norm or config.qkv_bias:
+    if config.qk_norm or (config.qkv_bias and not config.out_bias):
         settings["model_type"] = "qwen3" if config.qk_norm else "qwen2"
         settings |= {"use_sliding_window": windowed, "max_window_layers": 0}
     else:
         settings["model_type"] = "mistral" if windowed else "llama"
     if windowed:
         settings["sliding_window"] = config.sliding_window
-    if config.qk_norm:
-        settings["attention_bias"] = config.qkv_bias
+    if config.qk_norm or settings["model_type"] == "llama":
+        settings["attention_bias"] = config.out_bias
     return settings
+
+
+def _rope(config: ModelConfig) -> dict[str, Any]:
+    scaling = config.rope_scaling
+    if scaling is None:
+        return {"rope_type": "default", "rope_theta": config.rope_theta}
+    return {
+        "rope_type": "llama3",
+        "rope_theta": config.rope_theta,
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor,
+        "high_freq_factor": scaling.high_freq_factor,
+        "original_max_position_embeddings": scaling.original_context_len,
+    }

@@ -1,4 +1,4 @@
-"""Text to tokens and back, whole or piece by piece, for byte-level BPE vocabularies."""
+"""Text to tokens and back, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import tokenizers
 
 from adaptive.requests import Messages
 from engine.chat import ChatTemplate
+from engine.pieces import read_pieces
 
 
 class Tokenizer:
     """A model's vocabulary and chat template.
 
     `special_ids` are control tokens: they are recognised in text by `encode` and left out by `decode`. `bos_id` is
-    put before every text that does not start with it already; None puts none.
+    put before every text that does not start with it already; None puts none. A whole text loses up to
+    `leading_spaces` at its start, which SentencePiece put there.
     """
 
     def __init__(
@@ -32,8 +34,14 @@ class Tokenizer:
         self._backend = backend
         self._bos_id = bos_id
         self._chat_template = chat_template
-        vocab = backend.get_vocab(with_added_tokens=True)
-        self._bytes = {token: _token_bytes(text) for text, token in vocab.items() if token not in special_ids}
+        pieces = read_pieces(backend, special_ids)
+        self._bytes = pieces.of_token
+        self.leading_spaces = pieces.leading_spaces
+
+    def vocabulary(self) -> dict[str, int]:
+        """Token ids by the text the vocabulary has for them, special tokens included."""
+        vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return vocab
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
@@ -43,7 +51,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special tokens, and ids beyond the vocabulary (padding of the embedding), have none."""
-        return self.token_bytes(ids).decode("utf-8", errors="replace")
+        text = self.token_bytes(ids).decode("utf-8", errors="replace")
+        return _strip(text, self.leading_spaces)
 
     def token_bytes(self, ids: Iterable[int]) -> bytes:
         """What `ids` stand for before UTF-8 decoding: a token may end in the middle of a character."""
@@ -52,7 +61,7 @@ class Tokenizer:
     def apply_chat(self, messages: Messages) -> str:
         """The prompt text for chat messages, up to where the assistant answers."""
         if self._chat_template is None:
-            raise ValueError("this model file has no chat template: give the prompt as plain text")
+            raise ValueError("this model has no chat template: give the prompt as plain text")
         return self._chat_template.render(messages)
 
 
@@ -62,30 +71,23 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._to_strip = tokenizer.leading_spaces
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that `ids` make final; a character whose bytes are not all there yet is held back."""
-        return self._decoder.decode(self._tokenizer.token_bytes(ids))
+        text = self._decoder.decode(self._tokenizer.token_bytes(ids))
+        shown = _strip(text, self._to_strip)
+        self._to_strip = 0 if shown else self._to_strip - len(text)
+        return shown
 
     def flush(self) -> str:
         """What was held back, as the replacement character; the detokenizer starts afresh."""
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
+        self._to_strip = self._tokenizer.leading_spaces
         return rest
 
 
-def _byte_characters() -> dict[str, int]:
-    """GPT-2's table: printable bytes stand for themselves, the others for characters from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-_BYTE_OF_CHARACTER = _byte_characters()
-
-
-def _token_bytes(text: str) -> bytes:
-    try:
-        return bytes(_BYTE_OF_CHARACTER[character] for character in text)
-    except KeyError:  # an added token is written as itself
-        return text.encode()
+def _strip(text: str, spaces: int) -> str:
+    """`text` without up to `spaces` of the spaces it begins with."""
+    return text[:spaces].lstrip(" ") + text[spaces:]

@@ -56,6 +56,7 @@ def bench(
     seed: o.FixedSeed = 0,
     ignore_eos: o.IgnoreEos = False,
     model: o.Model = o.DEFAULT_MODEL,
+    revision: o.Revision = None,
     drafter: o.Drafter = "ngram",
     draft_model: o.DraftModel = None,
     max_batch: o.MaxBatch = 1,
@@ -76,7 +77,7 @@ def bench(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
     peer_names = _peer_names(peers or [], greedy=sampling.greedy)
-    wanted = o.engine_options(model, drafter, draft_model, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
     wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, raw)
     _require_folder(json)

@@ -48,6 +48,7 @@ def generate(
     ignore_eos: o.IgnoreEos = False,
     logprobs: Logprobs = None,
     model: o.Model = o.DEFAULT_MODEL,
+    revision: o.Revision = None,
     drafter: o.Drafter = "ngram",
     draft_model: o.DraftModel = None,
     max_batch: o.MaxBatch = 8,
@@ -75,7 +76,7 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
     )
-    wanted = o.engine_options(model, drafter, draft_model, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
     wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)

@@ -41,7 +41,21 @@ Raw = Annotated[bool, typer.Option("--raw", help="Give prompts as they are, with
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON; progress goes to stderr.")]
 
 Model = Annotated[
-    str, typer.Option("--model", help="A known model's name or a GGUF file.", rich_help_panel=ENGINE_PANEL)
+    str,
+    typer.Option(
+        "--model",
+        help="A known model's name, a GGUF file, a Hugging Face folder or hub id.",
+        rich_help_panel=ENGINE_PANEL,
+    ),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        "--revision",
+        help="Branch, tag or commit of a hub id.",
+        rich_help_panel=ENGINE_PANEL,
+        show_default="main",
+    ),
 ]
 Drafter = Annotated[
     str, typer.Option("--drafter", help=f"One of: {', '.join(DRAFTERS)}.", rich_help_panel=ENGINE_PANEL)
@@ -111,6 +125,7 @@ class EngineOptions:
     device: str
     threads: int | None
     draft_model: str | None = None
+    revision: str | None = None
     synthetic: SyntheticAcceptance | None = None
 
     def with_synthetic(self, rate: float | None, rates: str | None, length: float | None) -> EngineOptions:
@@ -121,6 +136,7 @@ class EngineOptions:
 
 def engine_options(
     model: str,
+    revision: str | None,
     drafter: str,
     draft_model: str | None,
     max_batch: int,
@@ -137,7 +153,7 @@ def engine_options(
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
     chosen = None if drafter == "none" else drafter
-    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads, draft_model)
+    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads, draft_model, revision)
 
 
 def sampling_options(

@@ -13,16 +13,15 @@ from adaptive.requests import Prompt
 
 
 def transformers_arm(engine: TextEngine, wanted: EngineOptions, ignore_eos: bool) -> PeerArm:
-    """Loads the model file a second time, in the engine's dtype; batch size 1, prompts tokenised as the engine does."""
+    """Loads the model a second time, in the engine's dtype; batch size 1, prompts tokenised as the engine does."""
     import torch
 
     from adaptive.peers import load_transformers
-    from engine.models.fetch import resolve_model
-    from engine.models.gguf import load_gguf
+    from engine.models.source import open_model
 
     with Steps("loading transformers' model") as steps:
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted.dtype]
-        model: Any = load_transformers(load_gguf(resolve_model(wanted.model), dtype, steps.reached))
+        model: Any = load_transformers(open_model(wanted.model, wanted.revision).load(dtype, steps.reached))
         model.to(wanted.device)
 
     def generate(item: PromptItem, max_tokens: int) -> Sequence[int]:

@@ -39,6 +39,7 @@ def open_engine(options: EngineOptions, progress: LoadProgress) -> TextEngine:
 
     return load_engine(
         options.model,
+        revision=options.revision,
         drafter=options.drafter,
         draft_model=options.draft_model,
         max_batch=options.max_batch,

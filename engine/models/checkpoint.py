@@ -16,9 +16,10 @@ class Checkpoint:
 
     Projections are `[out, in]`, as `torch.nn.functional.linear` takes them. `lm_head.weight` is there only when the
     output head is not tied to `model.embed_tokens.weight`. Query and key rows are in Hugging Face order: rotary
-    embedding pairs dimension i with i + head_dim / 2.
+    embedding pairs dimension i with i + head_dim / 2. `name` is what the user called the model, for messages.
     """
 
     config: ModelConfig
     weights: dict[str, torch.Tensor]
     tokenizer: Tokenizer
+    name: str = "model"

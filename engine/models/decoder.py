@@ -35,7 +35,10 @@ class Layer:
 def rotary_tables(config: ModelConfig, length: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
     """cos and sin `[length, 1, D]`, the sine's first half negated so that a rotation is one roll and one addcmul."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), config.rope_theta**-exponents)
+    frequencies = config.rope_theta**-exponents
+    if config.rope_scaling is not None:
+        frequencies = config.rope_scaling.stretch(frequencies)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
     cos, sin = angles.cos(), angles.sin()
     tables = (torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
     cos_table, sin_table = (table.unsqueeze(1).to(device=device, dtype=dtype) for table in tables)

@@ -72,7 +72,10 @@ KNOWN_MODELS: dict[str, KnownModel] = {
 
 
 def resolve_model(name_or_path: str | Path) -> Path:
-    """The model file behind a known name or a path. ValueError says what is missing and how to get it."""
+    """The GGUF file or Hugging Face folder behind a known name or a path.
+
+    ValueError says what is missing and how to get it.
+    """
     model = KNOWN_MODELS.get(str(name_or_path))
     if model is not None:
         fetch_it = f"run `adaptive models fetch {model.name}`"
@@ -87,9 +90,14 @@ def resolve_model(name_or_path: str | Path) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: give the .gguf file inside it")
+        if (path / "config.json").is_file():
+            return path
+        raise ValueError(f"{path} is a folder without config.json: give a Hugging Face folder or a .gguf file")
     known = ", ".join(KNOWN_MODELS)
-    raise ValueError(f"no model file at {str(path)!r}, and no known model of that name (known: {known})")
+    raise ValueError(
+        f"no model file at {str(path)!r}, and no known model of that name (known: {known}); "
+        "a model of the Hugging Face hub has the form organisation/model"
+    )
 
 
 def fetch_model(name: str, progress: Progress = lambda stage: None) -> Path:

@@ -9,7 +9,9 @@ import torch
 
 from adaptive.peers import load_transformers
 from engine.models.gguf import load_gguf
+from engine.models.huggingface import load_huggingface
 from tests.engine.gguf_files import CONTEXT, HEAD_DIM, TOKENS, TinyGguf
+from tests.engine.models.hf_folders import SHAPES, write_folder
 
 transformers = pytest.importorskip("transformers")
 
@@ -39,6 +41,16 @@ def test_logits_equal_those_of_transformers_own_loader(
         logits = peer(ids).logits
     torch.testing.assert_close(logits, their_logits(path, ids), atol=1e-5, rtol=0)
     assert peer.config.model_type == arch
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_variant_is_the_model_that_transformers_reads_from_the_folder(tmp_path: Path, shape: str) -> None:
+    folder = write_folder(tmp_path, shape)
+    peer: Any = load_transformers(load_huggingface(folder))
+    own = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.randint(len(TOKENS), (1, 60), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(peer(ids).logits, own(ids).logits, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])

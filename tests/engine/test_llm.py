@@ -10,8 +10,6 @@ from adaptive import AdaptiveController
 from adaptive.requests import Sampling
 from engine import load_engine
 from engine.drafters import ModelDrafter
-from engine.llm import same_tokens
-from engine.models.gguf import load_gguf
 from policies import Fixed
 from tests.engine.gguf_files import CONTEXT, TinyGguf
 
@@ -56,18 +54,3 @@ def test_another_model_drafts(model: Path, other: Path) -> None:
 def test_drafters_that_do_not_go_together(drafter: str | None, draft_model: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_engine("nowhere.gguf", drafter=drafter, draft_model=draft_model)
-
-
-def test_tokens_are_compared_one_by_one(model: Path, tmp_path: Path) -> None:
-    tokenizer = load_gguf(model).tokenizer
-    assert same_tokens(tokenizer, load_gguf(model).tokenizer)
-    renamed = tokenizer.token_bytes
-    swapped = {4: 5, 5: 4}
-
-    class Swapped:
-        vocab_size = tokenizer.vocab_size
-
-        def token_bytes(self, ids: list[int]) -> bytes:
-            return renamed([swapped.get(token, token) for token in ids])
-
-    assert not same_tokens(tokenizer, Swapped())  # type: ignore[arg-type]

@@ -63,6 +63,21 @@ def test_a_prompt_longer_than_the_context(cli: Cli, model: Path) -> None:
     assert str(CONTEXT - 1) in ended.err.splitlines()[-1]
 
 
+def test_a_folder_and_a_revision(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from engine.models.hf_tokenizer import load_tokenizer
+    from tests.engine.models.hf_folders import write_folder
+
+    folder = write_folder(tmp_path, "qwen3")
+    tokenizer = load_tokenizer(folder)
+    chat = tokenizer.apply_chat([{"role": "user", "content": "hello"}])
+    (record,) = cli("generate", "--prompt", "hello", "--model", folder, "--max-tokens", 8, "--json", *ARGS).lines()
+    assert record["prompt_tokens"] == len(tokenizer.encode(chat))
+    ended = cli("generate", "--prompt", "x", "--model", folder, "--revision", "v2", *ARGS)
+    assert ended.code == 1
+    assert "revision='v2' is for hub models only" in ended.err
+
+
 def test_a_file_that_is_no_model(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "poem.gguf"
     path.write_text("roses are red", encoding="utf-8")

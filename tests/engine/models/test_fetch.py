@@ -147,8 +147,10 @@ def test_paths_are_taken_as_they_are(tmp_path: Path) -> None:
         resolve_model(file)
     file.touch()
     assert resolve_model(file) == resolve_model(str(file)) == file
-    with pytest.raises(ValueError, match=r"is a folder: give the \.gguf file inside it"):
+    with pytest.raises(ValueError, match=r"is a folder without config\.json: give a Hugging Face folder or a \.gguf"):
         resolve_model(tmp_path)
+    (tmp_path / "config.json").touch()
+    assert resolve_model(tmp_path) == tmp_path
     with pytest.raises(ValueError, match="model 'gpt-5' is not known: choose from smollm2-135m"):
         fetch_model("gpt-5")
 
