@@ -40,6 +40,14 @@ class StepKey:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftKey:
+    """What fixes the shapes of drafting: bundles that agree in it share one draft piece."""
+
+    batch: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepBundle:
     """The captured pieces of one key, swapped as a whole. Plain decode (γ = 0) has nothing to draft."""
 
@@ -138,7 +146,7 @@ class DecodeStep:
         state.out_RO[:batch, columns.accepted].copy_(accepted_B)
         state.out_RO[:batch, columns.verified].copy_(verified_B)
 
-    def draft(self, key: StepKey) -> None:
+    def draft(self, key: DraftKey) -> None:
         """Draft for the next step, and say how many tokens each row could verify there."""
         assert self.drafter is not None
         self.drafter.propose(self.state, key.batch, key.context)

@@ -22,7 +22,7 @@ from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
-from engine.step import DecodeStep, StepKey
+from engine.step import DecodeStep, DraftKey, StepKey
 from tests.engine.capture_law import CaptureLaw, HostReads, LawfulBackend, NotCapturable
 from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tiny_engine
 
@@ -61,7 +61,7 @@ def test_every_piece_runs_on_meta_tensors(config: ModelConfig) -> None:
     for key in KEYS:
         step.verify(key)
         step.accept(key)
-        step.draft(key)
+        step.draft(DraftKey(key.batch, key.context))
     for tokens, context in [(1, 64), (8, 64), (8, 96)]:
         prefill.run(PrefillKey(tokens, context))
 
@@ -206,7 +206,7 @@ class Spy(EagerBackend):
         super().__init__("cpu")
         self.events: list[str] = []
 
-    def capture(self, piece: Piece, mutable: Sequence[Tensor]) -> Piece:
+    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         name = next(name for name in ("verify", "accept", "draft", "run") if name in piece.__code__.co_names)
 
         def spied() -> None:
