@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adaptive.requests import MAX_LOGPROBS, Sampling
+from engine.graphs import Read, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,14 @@ class RowState:
         self.logprob_ids_RWX = ints(max_gamma + 1, MAX_LOGPROBS)
         self.logprobs_RWX = torch.zeros((rows + 1, max_gamma + 1, MAX_LOGPROBS + 1), device=device)
 
-    def admit(self, row: int, prompt: Sequence[int], budget: int, seed: int, sampling: Sampling, cap: int) -> None:
+    # What the host changes and reads goes through the backend, in one queue with the pieces.
+
+    def admit(
+        self, write: Write, row: int, prompt: Sequence[int], budget: int, seed: int, sampling: Sampling, cap: int
+    ) -> None:
         """Write a request into a free row; it decodes only once `start` is called."""
-        self.history_RP[row, : len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
-        values = (
+        write(self.history_RP[row, : len(prompt)], prompt)
+        values: tuple[tuple[Tensor, int | float], ...] = (
             (self.lens_R, len(prompt)),
             (self.budget_R, budget),
             (self.draft_cap_R, cap),
@@ -91,24 +96,25 @@ class RowState:
             (self.cached_R, 0),
         )
         for buffer, value in values:
-            buffer[row] = value
+            write(buffer[row], value)
 
-    def start(self, row: int) -> None:
-        self.live_R[row] = 1
+    def start(self, write: Write, row: int) -> None:
+        write(self.live_R[row], 1)
 
-    def release(self, row: int) -> None:
-        self.live_R[row] = 0
+    def release(self, write: Write, row: int) -> None:
+        write(self.live_R[row], 0)
 
-    def tokens(self, row: int, start: int) -> list[int]:
+    def tokens(self, read: Read, row: int, start: int) -> list[int]:
         """A row's tokens from place `start` on, read from the device (waits for it)."""
-        tokens: list[int] = self.history_RP[row, start : int(self.lens_R[row])].tolist()
+        end = int(read(self.lens_R[row : row + 1])[0])
+        tokens: list[int] = read(self.history_RP[row, start:end]).tolist()
         return tokens
 
-    def align(self, row: int, budget: int, steps: int) -> None:
+    def align(self, write: Write, row: int, budget: int, steps: int) -> None:
         """Set what an interrupted step may have left half done."""
-        self.budget_R[row] = budget
-        self.steps_R[row] = steps
-        self.cached_R[row] = 0
+        write(self.budget_R[row], budget)
+        write(self.steps_R[row], steps)
+        write(self.cached_R[row], 0)
 
     def available(self, batch: int) -> Tensor:
         """Draft tokens each of the first `batch` rows could verify now `[B]`: proposed, allowed and within budget."""
@@ -127,3 +133,7 @@ class RowState:
         """What a step changes and a capture's warm-up must put back."""
         changed = [self.history_RP, self.lens_R, self.budget_R, self.steps_R, self.drafts_RM, self.draft_lens_R]
         return [*changed, self.match_lens_R, self.cached_R, self.out_RO]
+
+    def outputs(self) -> list[Tensor]:
+        """What a step leaves for the host alone, read before the next one."""
+        return [self.out_RO, self.logprob_ids_RWX, self.logprobs_RWX]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "float16": torch.float16}
-BACKENDS = ("eager", "cuda")
+TEST_BACKENDS = ("replay", "late")
+BACKENDS = ("eager", "cuda", *TEST_BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,8 @@ class EngineConfig:
     """Sizes and devices. `context_len` is the tokens a row can hold, prompt and answer together.
 
     `prefill_chunk` bounds the prompt tokens worked on between two decode steps. `backend` runs the captured pieces:
-    `eager` anywhere, `cuda` as CUDA graphs.
+    `eager` anywhere, `cuda` as CUDA graphs; on a CPU also `replay` (recorded and replayed) and `late` (as late as is
+    legal), which are for tests and debugging.
     """
 
     max_batch: int = 8
@@ -37,6 +39,7 @@ class EngineConfig:
             (not on_gpu or torch.cuda.is_available(), "device", "cpu: torch finds no CUDA device here"),
             (self.backend in BACKENDS, "backend", f"one of {', '.join(BACKENDS)}"),
             (self.backend != "cuda" or on_gpu, "backend", "eager unless device is cuda"),
+            (self.backend not in TEST_BACKENDS or not on_gpu, "backend", "eager or cuda on a GPU"),
         )
         for valid, name, expected in checks:
             if not valid:

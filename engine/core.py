@@ -189,16 +189,17 @@ class LLMEngine:
 
     def _recover(self) -> None:
         """After an interrupted step (Ctrl-C, say): take from the device what it emitted and the host never heard of."""
+        backend = self.runner.backend
         self.runner.drafts_fresh = False
         self._observer.pause()
         for row, sequence in self.scheduler.running.items():
             if sequence.decoding and sequence.finish_reason is None:
-                missed = self.state.tokens(row, sequence.context_len)
+                missed = self.state.tokens(backend.read, row, sequence.context_len)
                 if missed:
                     self._outputs.append(sequence.extend(missed, self._clock(), None))
                 sequence.cached = 0
-                self.state.align(row, sequence.budget - len(sequence.tokens), sequence.steps)
-                self.state.start(row)
+                self.state.align(backend.write, row, sequence.budget - len(sequence.tokens), sequence.steps)
+                self.state.start(backend.write, row)
             if sequence.seated:
                 self._observer.align(sequence)
         self._end([sequence for sequence in self.scheduler.running.values() if sequence.finish_reason is not None])
@@ -209,14 +210,15 @@ class LLMEngine:
         sampling = sequence.request.sampling
         seed = sampling.seed if sampling.seed is not None else random.getrandbits(63)
         cap = self.state.max_gamma if sequence.request.speculation else 0
-        self.state.admit(sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap)
+        write = self.runner.backend.write
+        self.state.admit(write, sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap)
         self._observer.seat(sequence)
         sequence.seated = True
         if sequence.decoding:
             self._start(sequence)
 
     def _start(self, sequence: Sequence) -> None:
-        self.state.start(sequence.row)
+        self.state.start(self.runner.backend.write, sequence.row)
         self.runner.drafts_fresh = False
 
     def _prefill(self) -> int:
@@ -259,7 +261,7 @@ class LLMEngine:
             del self._sequences[sequence.id]
         seated = [sequence for sequence in ended if sequence.row >= 0]
         for sequence in seated:
-            self.state.release(sequence.row)
+            self.state.release(self.runner.backend.write, sequence.row)
             self.scheduler.release(sequence)
         if seated and self._controller is not None:
             self._controller.forget([sequence.row for sequence in seated])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.attention import ChunkAttention, causal_mask
 from engine.batch import RowState
+from engine.graphs import Write
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
 
@@ -32,8 +33,8 @@ class Prefill:
     state: RowState
     chunk_3: Tensor
 
-    def aim(self, row: int, start: int, count: int) -> None:
-        self.chunk_3.copy_(torch.tensor((row, start, count)))
+    def aim(self, write: Write, row: int, start: int, count: int) -> None:
+        write(self.chunk_3, (row, start, count))
 
     def run(self, key: PrefillKey) -> None:
         """Write the keys and values of one chunk."""

@@ -62,13 +62,12 @@ class StepRunner:
         self._config = config
         self._step = step
         self._prefill = prefill
-        self._backend = backend
+        self.backend = backend
         self._clock = clock
         self._batches = doubling_buckets(config.max_batch)
-        self._recorded = backend.name != "eager"  # making a bundle costs time and memory
-        self._contexts = context_buckets(config.context_len, coarse=self._recorded)
+        self._contexts = context_buckets(config.context_len, coarse=backend.records)
         self._tokens = token_buckets(step.logits_NV.shape[0])
-        self._chunks = (doubling_buckets if self._recorded else token_buckets)(config.prefill_chunk)
+        self._chunks = (doubling_buckets if backend.records else token_buckets)(config.prefill_chunk)
         self._bundles: dict[StepKey, StepBundle] = {}
         self._drafts: dict[tuple[DraftKey, int], Piece] = {}
         self._prefills: dict[PrefillKey, Piece] = {}
@@ -84,13 +83,18 @@ class StepRunner:
         matches: IntArray = self._out[:, self._step.state.columns.match_len]
         return matches
 
+    @property
+    def num_captured(self) -> int:
+        """Pieces captured so far, by any backend."""
+        return 2 * len(self._bundles) + len(self._drafts) + len(self._prefills)
+
     def prepare(self, needs: Needs) -> None:
         """Record the greedy bundles of every γ the policy can reach. Eager bundles cost nothing to make.
 
         A few requests may sit in high rows, so a wide bucket also gets what narrower ones need. Bundles that sample or
         report log-probabilities are recorded when first met.
         """
-        if not self._recorded:
+        if not self.backend.records:
             return
         for batch in self._batches:
             for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
@@ -100,7 +104,7 @@ class StepRunner:
 
     def _widths(self, batch: int, gamma: int) -> Sequence[int]:
         """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
-        if not self._recorded:
+        if not self.backend.records:
             return self._tokens
         full = batch * (gamma + 1)
         return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
@@ -109,9 +113,10 @@ class StepRunner:
         """Run one chunk of a row's prompt."""
         context = ceil_bucket(self._contexts, start + count)
         key = PrefillKey(ceil_bucket(self._chunks, count), context)
-        self._prefill.aim(row, start, count)  # before a capture, whose trial run must write nothing else
+        # before a capture, whose trial run must write nothing else
+        self._prefill.aim(self.backend.write, row, start, count)
         if key not in self._prefills:
-            self._prefills[key] = self._backend.capture(lambda: self._prefill.run(key), [])
+            self._prefills[key] = self.backend.capture(lambda: self._prefill.run(key), [])
         self._prefills[key]()
 
     def run(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[Request]) -> Feedback:
@@ -184,8 +189,8 @@ class StepRunner:
         bundle = self._bundles.get(key)
         if bundle is None:
             step, mutable = self._step, self._step.state.mutable()
-            verify = self._backend.capture(lambda: step.verify(key), mutable)
-            accept = self._backend.capture(lambda: step.accept(key), mutable)
+            verify = self.backend.capture(lambda: step.verify(key), mutable, [step.logits_NV])
+            accept = self.backend.capture(lambda: step.accept(key), mutable, step.state.outputs())
             drafts = tuple(self._draft_piece(key, position) for position in range(step.draft_pieces(key.gamma)))
             bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts)
         return bundle
@@ -195,12 +200,12 @@ class StepRunner:
         place = (key.draft, position)
         if place not in self._drafts:
             step = self._step
-            self._drafts[place] = self._backend.capture(lambda: step.draft(key, position), step.state.mutable())
+            self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.state.mutable())
         return self._drafts[place]
 
     def _read(self) -> None:
-        """The one packed copy. On a CPU the buffer is at hand; on a GPU this is where the host waits."""
-        self._out[:] = self._step.state.out_RO.numpy(force=True)
+        """The one packed copy."""
+        self._out[:] = self.backend.read(self._step.state.out_RO)
 
     def _feedback(
         self, key: StepKey, rows: IntArray, batch: Sequence[Request], draft_s: float, verify_s: float
@@ -208,9 +213,9 @@ class StepRunner:
         state, out = self._step.state, self._out[rows]
         values = ids = None
         if key.logprobs:
-            values = state.logprobs_RWX.numpy(force=True)[rows].tolist()
+            values = self.backend.read(state.logprobs_RWX)[rows].tolist()
             vocab = self._step.logits_NV.shape[-1]
-            ids = state.logprob_ids_RWX.numpy(force=True)[rows, :, :vocab].tolist()
+            ids = self.backend.read(state.logprob_ids_RWX)[rows, :, :vocab].tolist()
         return Feedback(
             tokens=out[:, : key.gamma + 1].tolist(),
             accepted=out[:, state.columns.accepted],

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from engine.graphs import Piece
+from engine.graphs import EagerBackend, Piece
 
 MASKS = (torch.bool, torch.uint8)
 INDEXING = ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_", "_unsafe_index_put")
@@ -78,23 +78,19 @@ def storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class LawfulBackend:
+class LawfulBackend(EagerBackend):
     """Runs every piece under the law. Made by the engine once its buffers exist."""
 
-    name = "eager"
-
     def __init__(self) -> None:
+        super().__init__("cpu")
         self.law = CaptureLaw()
 
-    def capture(self, piece: Piece, mutable: Sequence[Tensor]) -> Piece:
+    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         def run() -> None:
             with self.law:
                 piece()
 
         return run
-
-    def synchronize(self) -> None:
-        """Nothing is ever pending."""
 
 
 class HostReads:

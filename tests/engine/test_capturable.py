@@ -243,7 +243,7 @@ class Spy(EagerBackend):
         super().__init__("cpu")
         self.events: list[str] = []
 
-    def capture(self, piece: Piece, mutable: Sequence[Tensor]) -> Piece:
+    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         names = ("verify", "accept", "draft", "run", "catch_up")
         name = next(name for name in names if name in piece.__code__.co_names)
 

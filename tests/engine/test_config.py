@@ -36,6 +36,14 @@ def test_a_gpu_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert EngineConfig(device="cuda", backend="cuda").backend == "cuda"
 
 
+@pytest.mark.parametrize("backend", ["replay", "late"])
+def test_backends_for_tests_stay_on_the_cpu(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert EngineConfig(backend=backend).backend == backend
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ValueError, match=f"backend='{backend}' is not valid: it must be eager or cuda on a GPU"):
+        EngineConfig(device="cuda", backend=backend)
+
+
 def test_dtypes() -> None:
     assert EngineConfig(dtype="bfloat16").torch_dtype is torch.bfloat16
 

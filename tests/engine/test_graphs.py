@@ -12,6 +12,7 @@ from adaptive.contract import Needs
 from adaptive.requests import Request, Sampling
 from engine.core import LLMEngine
 from engine.graphs import CudaGraphBackend, EagerBackend, Piece, make_backend
+from engine.graphs.base import restored
 from tests.engine.tiny import (
     TINY,
     UNTIED,
@@ -41,18 +42,16 @@ BY_COPYING_AND_BY_MODEL = pytest.mark.parametrize(
 class RehearsingBackend(EagerBackend):
     """Records as a GPU would, trial run and all, but replays by calling: shows what a recording leaves behind."""
 
-    name = "rehearsing"
+    records = True
 
     def __init__(self) -> None:
         super().__init__("cpu")
         self.captures = 0
 
-    def capture(self, piece: Piece, mutable: Sequence[Tensor]) -> Piece:
+    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         self.captures += 1
-        saved = [buffer.clone() for buffer in mutable]
-        piece()
-        for buffer, before in zip(mutable, saved, strict=True):
-            buffer.copy_(before)
+        with restored(mutable):
+            piece()
         return piece
 
 
