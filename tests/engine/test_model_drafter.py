@@ -64,13 +64,12 @@ def model_drafter(engine: LLMEngine) -> ModelDrafter:
 # --- greedy ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch", [1, 3, 8])
-@pytest.mark.parametrize("policy", [Fixed(1), Fixed(3), Fixed(5), EmaTiers()], ids=["1", "3", "5", "ema"])
-@pytest.mark.parametrize("draft", [NEAR, FAR], ids=["near", "far"])
-def test_greedy_equals_plain_decode(draft: DraftModel, policy: Policy, batch: int) -> None:
+BATCHES = pytest.mark.parametrize("batch", [1, 3, 8])
+DRAFTS = pytest.mark.parametrize("draft", [NEAR, FAR], ids=["near", "far"])
+
+
+def check_greedy(engine: LLMEngine) -> None:
     """Requests of different lengths join one per step and leave when done."""
-    engine = tiny_engine(max_batch=batch, draft_model=draft)
-    controller = AdaptiveController(engine, policy=policy.clone())
     lengths = [5 + 7 * place % 40 for place in range(len(PROMPTS))]
     requests = [
         Request(prompt, Sampling(max_tokens=length), id=str(place))
@@ -79,7 +78,24 @@ def test_greedy_equals_plain_decode(draft: DraftModel, policy: Policy, batch: in
     outputs = run_all(engine, requests, per_step=1)
     for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True)):
         assert tokens_of(outputs[str(place)]) == reference_greedy(TINY, random_weights(TINY), prompt, length)
+
+
+@BATCHES
+@DRAFTS
+@pytest.mark.parametrize("policy", [Fixed(1), Fixed(3), Fixed(5), EmaTiers()], ids=["1", "3", "5", "ema"])
+def test_greedy_equals_plain_decode(draft: DraftModel, policy: Policy, batch: int) -> None:
+    engine = tiny_engine(max_batch=batch, draft_model=draft)
+    controller = AdaptiveController(engine, policy=policy.clone())
+    check_greedy(engine)
     assert not controller.stats().policy_errors
+
+
+@BATCHES
+@DRAFTS
+def test_greedy_equals_plain_decode_while_drafting_comes_and_goes(draft: DraftModel, batch: int) -> None:
+    engine = tiny_engine(max_batch=batch, draft_model=draft)
+    engine.attach(Cycling((0, 3, 0, 0, 0, 5, 1)))
+    check_greedy(engine)
 
 
 @settings(max_examples=25, deadline=None)
