@@ -127,7 +127,7 @@ def test_what_an_engine_can_not_do_is_refused(asked: SyntheticAcceptance, max_ga
 def test_loading_refuses_it_before_reading_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = TinyGguf().write(tmp_path / "tiny.gguf")
     assert load_engine(model, max_gamma=2, synthetic=SyntheticAcceptance(length=3)).synthetic is not None
-    monkeypatch.delattr("engine.llm.load_gguf")
+    monkeypatch.delattr("engine.models.source.ModelSource.load")
     with pytest.raises(ValueError, match="length=4 is out of reach"):
         load_engine(model, max_gamma=2, synthetic=SyntheticAcceptance(length=4))
     with pytest.raises(ValueError, match="needs a drafter"):
