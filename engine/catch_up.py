@@ -18,11 +18,11 @@ from engine.drafters import CatchUpKey, StepDrafter
 from engine.graphs import Backend, Piece
 
 if TYPE_CHECKING:
-    from engine.sequence import Sequence as Request
+    from engine.request_state import RequestState
 
 
 class CatchUp:
-    """Keeps `Sequence.cached` equal to the device's `cached_R` without looking at the device."""
+    """Keeps `RequestState.cached` equal to the device's `cached_R` without looking at the device."""
 
     def __init__(self, config: EngineConfig, drafter: StepDrafter, state: RowState, backend: Backend) -> None:
         self._drafter = drafter
@@ -33,14 +33,14 @@ class CatchUp:
         self._contexts = context_buckets(config.context_len)
         self._pieces: dict[CatchUpKey, Piece] = {}
 
-    def available(self, gamma: int, batch: Sequence[Request]) -> IntArray:
+    def available(self, gamma: int, batch: Sequence[RequestState]) -> IntArray:
         """Draft tokens each request will have to verify, as `RowState.available` has it once they are drafted."""
         reach = [
             min(gamma, one.room, self._drafter.limit + 1 - one.context_len) if self._drafts(one) else 0 for one in batch
         ]
         return np.array(reach, dtype=np.int64).clip(min=0)
 
-    def run(self, bucket: int, batch: Sequence[Request]) -> None:
+    def run(self, bucket: int, batch: Sequence[RequestState]) -> None:
         """Feed what is lacking, chunk by chunk, until no row lacks more than two tokens."""
         drafting = [one for one in batch if self._drafts(one)]
         while (widest := max((one.context_len - 1 - one.cached for one in drafting), default=0)) > 1:
@@ -52,13 +52,13 @@ class CatchUp:
             tokens = ceil_bucket(self._tokens, sum(counts))
             self._piece(CatchUpKey(bucket, width, tokens, ceil_bucket(self._contexts, longest)))()
 
-    def settle(self, gamma: int, batch: Sequence[Request], accepted: IntArray) -> None:
+    def settle(self, gamma: int, batch: Sequence[RequestState], accepted: IntArray) -> None:
         """A step drafted γ tokens and `accepted` of them stood: keys and values of the others are void."""
         for one, stood in zip(batch, accepted.tolist(), strict=True):
             if self._drafts(one):
                 one.cached = one.context_len + min(gamma - 1, stood)
 
-    def _drafts(self, request: Request) -> bool:
+    def _drafts(self, request: RequestState) -> bool:
         return request.request.speculation and request.room > 0 and request.context_len <= self._drafter.limit
 
     def _piece(self, key: CatchUpKey) -> Piece:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +21,9 @@ from engine.kv import KVCache
 from engine.models.decoder import Decoder
 from engine.observe import Observer
 from engine.prefill import Prefill
+from engine.request_state import NoText, RequestState
 from engine.runner import StepRunner
 from engine.scheduler import Scheduler
-from engine.sequence import NoText, Sequence
 from engine.step import DecodeStep
 from engine.stop import StopText
 from engine.tokenizer import Detokenizer, Tokenizer
@@ -66,7 +65,7 @@ class LLMEngine:
         self.scheduler = Scheduler(config.max_batch)
         self._observer = Observer(config.max_batch, clock)
         self._controller: Controller | None = None
-        self._sequences: dict[RequestId, Sequence] = {}
+        self._sequences: dict[RequestId, RequestState] = {}
         self._outputs: list[Output] = []  # not handed out yet; survives a step that is interrupted
         self._torn = False  # a step was interrupted: the device may be ahead of the host
         self._names = (f"request-{number}" for number in itertools.count(1))
@@ -124,7 +123,7 @@ class LLMEngine:
             stop_ids |= self._tokenizer.eos_ids
         if sampling.stop and self._tokenizer is None:
             raise ValueError(f"stop={sampling.stop!r} needs a tokenizer: use stop_token_ids")
-        sequence = Sequence(
+        sequence = RequestState(
             id=request_id,
             request=request,
             prompt=prompt,
@@ -167,7 +166,7 @@ class LLMEngine:
         self._outputs.append(sequence.cancel())
         self._end([sequence])
 
-    def step(self) -> Seq[Output]:
+    def step(self) -> Sequence[Output]:
         """Admit, prefill a chunk, decode one step. Returns what each request got."""
         if self._controller is None:
             raise ValueError("no controller is attached: wrap the engine, AdaptiveController(engine, policy=...)")
@@ -206,7 +205,7 @@ class LLMEngine:
 
     # --- the step's parts ---------------------------------------------------------------------------------------
 
-    def _seat(self, sequence: Sequence) -> None:
+    def _seat(self, sequence: RequestState) -> None:
         sampling = sequence.request.sampling
         seed = sampling.seed if sampling.seed is not None else random.getrandbits(63)
         cap = self.state.max_gamma if sequence.request.speculation else 0
@@ -217,7 +216,7 @@ class LLMEngine:
         if sequence.decoding:
             self._start(sequence)
 
-    def _start(self, sequence: Sequence) -> None:
+    def _start(self, sequence: RequestState) -> None:
         self.state.start(self.runner.backend.write, sequence.row)
         self.runner.drafts_fresh = False
 
@@ -235,7 +234,7 @@ class LLMEngine:
                 break
         return self.config.prefill_chunk - allowance
 
-    def _decode(self, controller: Controller, batch: list[Sequence], prefill_tokens: int) -> None:
+    def _decode(self, controller: Controller, batch: list[RequestState], prefill_tokens: int) -> None:
         waiting = len(self.scheduler.waiting)
         free = 1 - len(self.scheduler.running) / self.config.max_batch
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
@@ -255,7 +254,7 @@ class LLMEngine:
         controller.report(report)
         self._end([sequence for sequence in batch if sequence.finish_reason is not None])
 
-    def _end(self, ended: Seq[Sequence]) -> None:
+    def _end(self, ended: Sequence[RequestState]) -> None:
         """Free what finished requests held, and let the controller forget their rows."""
         for sequence in ended:
             del self._sequences[sequence.id]

@@ -10,8 +10,8 @@ import numpy as np
 from adaptive.contract import BoolArray, FloatArray, IntArray, StepReport, StepView
 
 if TYPE_CHECKING:
+    from engine.request_state import RequestState
     from engine.runner import Feedback
-    from engine.sequence import Sequence as Request
 
 CONTEXT, EMITTED, GREEDY, LOSSY, SPECULATE = range(5)
 FIRST_TOKEN, TPOT_SLO = range(2)
@@ -29,7 +29,7 @@ class Observer:
         self._started_at = float("nan")  # when the step before ended; nan after idle
         self.completed_at = float("nan")
 
-    def seat(self, request: Request) -> None:
+    def seat(self, request: RequestState) -> None:
         """A request takes its row."""
         wants = request.request
         flags = (len(request.prompt), 0, wants.sampling.greedy, wants.allow_lossy, wants.speculation)
@@ -38,7 +38,7 @@ class Observer:
         self._floats[:, request.row] = (np.nan, slo)
         self._classes[request.row] = wants.slo_class
 
-    def align(self, request: Request) -> None:
+    def align(self, request: RequestState) -> None:
         """Count a request's tokens anew, after an interrupted step."""
         self._ints[CONTEXT, request.row] = request.context_len
         self._ints[EMITTED, request.row] = len(request.tokens)
@@ -48,7 +48,7 @@ class Observer:
         self._started_at = float("nan")
 
     def view(
-        self, batch: Sequence[Request], prefill_tokens: int, waiting: int, free: float, matches: IntArray | None
+        self, batch: Sequence[RequestState], prefill_tokens: int, waiting: int, free: float, matches: IntArray | None
     ) -> StepView:
         places = [request.row for request in batch]
         rows: IntArray = np.array(places, dtype=np.int64)

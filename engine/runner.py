@@ -19,7 +19,7 @@ from engine.sampling.distribution import Sampler
 from engine.step import DecodeStep, StepBundle, StepKey
 
 if TYPE_CHECKING:
-    from engine.sequence import Sequence as Request
+    from engine.request_state import RequestState
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class StepRunner:
             self._prefills[key] = self.backend.capture(lambda: self._prefill.run(key), [])
         self._prefills[key]()
 
-    def run(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[Request]) -> Feedback:
+    def run(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState]) -> Feedback:
         """One decode step at the decided γ for the requests of `batch` (ascending rows)."""
         rows = np.array([request.row for request in batch], dtype=np.int64)
         shape = self._shape(gamma, acceptance, batch)
@@ -145,7 +145,7 @@ class StepRunner:
             self._catch_up.settle(gamma, batch, feedback.accepted)
         return feedback
 
-    def _draft_before(self, shape: StepKey, rows: IntArray, batch: Sequence[Request]) -> StepKey:
+    def _draft_before(self, shape: StepKey, rows: IntArray, batch: Sequence[RequestState]) -> StepKey:
         """See to it that the drafts are there; returns the key with the packed width they take."""
         if shape.gamma == 0:
             return shape
@@ -162,7 +162,7 @@ class StepRunner:
         available = self._out[rows, self._step.state.columns.available]
         return self._sized(shape, len(rows) + int(np.minimum(available, shape.gamma).sum()))
 
-    def _shape(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[Request]) -> StepKey:
+    def _shape(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState]) -> StepKey:
         """The key of the narrowest packed width; the true one depends on what the drafter finds."""
         longest = max(request.context_len for request in batch)
         samplings = [request.request.sampling for request in batch]
@@ -208,7 +208,7 @@ class StepRunner:
         self._out[:] = self.backend.read(self._step.state.out_RO)
 
     def _feedback(
-        self, key: StepKey, rows: IntArray, batch: Sequence[Request], draft_s: float, verify_s: float
+        self, key: StepKey, rows: IntArray, batch: Sequence[RequestState], draft_s: float, verify_s: float
     ) -> Feedback:
         state, out = self._step.state, self._out[rows]
         values = ids = None

@@ -5,27 +5,27 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from engine.sequence import Sequence
+from engine.request_state import RequestState
 
 
 class Scheduler:
     """Waiting requests, and the rows of running ones. The lowest free row is taken first: batches stay narrow."""
 
     def __init__(self, rows: int) -> None:
-        self.waiting: deque[Sequence] = deque()
-        self.running: dict[int, Sequence] = {}
+        self.waiting: deque[RequestState] = deque()
+        self.running: dict[int, RequestState] = {}
         self._free = list(range(rows))
 
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: RequestState) -> None:
         self.waiting.append(sequence)
 
-    def admit(self) -> list[Sequence]:
+    def admit(self) -> list[RequestState]:
         """Give rows to as many waiting requests as there are free ones; returns them."""
-        admitted: list[Sequence] = []
+        admitted: list[RequestState] = []
         while self.waiting and self._free:
             sequence = self.waiting.popleft()
             sequence.row = heapq.heappop(self._free)
@@ -33,19 +33,19 @@ class Scheduler:
             admitted.append(sequence)
         return admitted
 
-    def unseated(self) -> list[Sequence]:
+    def unseated(self) -> list[RequestState]:
         """Requests whose row has not been written yet, in order of arrival."""
         return [seq for seq in self.running.values() if not seq.seated]
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: RequestState) -> None:
         """Free a running request's row."""
         del self.running[sequence.row]
         heapq.heappush(self._free, sequence.row)
 
-    def prefilling(self) -> list[Sequence]:
+    def prefilling(self) -> list[RequestState]:
         """Running requests whose prompt is not in the cache yet, in order of arrival."""
         return [seq for seq in self.running.values() if seq.seated and not seq.decoding]
 
-    def decoding(self) -> list[Sequence]:
+    def decoding(self) -> list[RequestState]:
         """Requests of the next decode step, by row."""
         return [seq for _, seq in sorted(self.running.items()) if seq.decoding]

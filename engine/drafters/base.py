@@ -54,8 +54,8 @@ class StepDrafter(Protocol):
     """Drafts between the decision and verification, one token per row and piece, from a cache of its own.
 
     The cache lacks each row's newest token, and more after steps that did not draft. `state.cached_R` counts what it
-    holds; `Sequence.cached` is the host's copy. A row longer than `limit` tokens does not draft any more. `q_RMV` keeps
-    the distribution that each draft token was drawn from, unless all rows are greedy.
+    holds; `RequestState.cached` is the host's copy. A row longer than `limit` tokens does not draft any more. `q_RMV`
+    keeps the distribution that each draft token was drawn from, unless all rows are greedy.
     """
 
     q_RMV: Tensor

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive.requests import Request
+from engine.request_state import NoText, RequestState
 from engine.scheduler import Scheduler
-from engine.sequence import NoText, Sequence
 from engine.stop import StopText
 
 
-def sequence(name: int, prompt: int = 1) -> Sequence:
-    return Sequence(
+def sequence(name: int, prompt: int = 1) -> RequestState:
+    return RequestState(
         id=str(name),
         request=Request([0] * prompt),
         prompt=[0] * prompt,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,14 +13,14 @@ from engine.stop import StopText
 class TextStream(Protocol):
     """Turns tokens into text as they arrive (`engine.tokenizer.Detokenizer`)."""
 
-    def push(self, ids: Tokens[int]) -> str: ...
+    def push(self, ids: Sequence[int]) -> str: ...
     def flush(self) -> str: ...
 
 
 class NoText:
     """For models without a tokenizer: token ids only."""
 
-    def push(self, ids: Tokens[int]) -> str:
+    def push(self, ids: Sequence[int]) -> str:
         return ""
 
     def flush(self) -> str:
@@ -28,7 +28,7 @@ class NoText:
 
 
 @dataclass(slots=True)
-class Sequence:
+class RequestState:
     """A submitted request. `budget` is `max_tokens`, or less where the row's context would overflow."""
 
     id: RequestId
@@ -78,7 +78,7 @@ class Sequence:
             self.drafted_by_position[position] += 1
             self.accepted_by_position[position] += position < accepted
 
-    def extend(self, tokens: Tokens[int], now: float, logprobs: Tokens[TokenLogprob] | None) -> Output:
+    def extend(self, tokens: Sequence[int], now: float, logprobs: Sequence[TokenLogprob] | None) -> Output:
         """Take a step's tokens up to the first that ends the request: a stop token, a stop string, or the budget."""
         if not self.tokens:
             self.first_token_at = now
