@@ -28,6 +28,12 @@ BoolArray = NDArray[np.bool_]
 
 DrafterKind = Literal["lm", "eagle", "medusa", "mtp", "ngram"]
 Signal = Literal["top_prob", "entropy", "margin", "target_entropy", "js", "match_len"]
+DRAFT_SIGNALS: tuple[Signal, ...] = ("top_prob", "entropy", "margin")
+"""Of the drafter's distribution before its token is drawn, at temperature 1 and unfiltered: the largest probability,
+the entropy in bits (base 2, as AdaSD has it) and the gap between the two largest probabilities."""
+TARGET_SIGNALS: tuple[Signal, ...] = ("target_entropy", "js")
+"""Known once a token is verified, at temperature 1 and unfiltered: the entropy in bits of the distribution that judges
+it, and its Jensen-Shannon distance to the drafter's (the root of the divergence in base 2, so from 0 to 1)."""
 
 
 class AcceptanceKind(StrEnum):
@@ -130,6 +136,7 @@ class Needs:
     acceptances: frozenset[AcceptanceKind] = frozenset({AcceptanceKind.STANDARD})
     stepwise: bool = False
     budget: bool = False
+    trim: bool = False
     self_paced: bool = False
 
     @classmethod
@@ -184,7 +191,11 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Survival of draft position k from a signal s: sigmoid(weight[k] · s + bias[k])."""
+    """The chance that draft token k stands once those before it do, from a signal s: sigmoid(weight[k] · s + bias[k]).
+
+    Survival of a position is the product over the positions up to it. `signal` is one that is known before
+    verification: a draft signal, or `match_len`.
+    """
 
     signal: Signal
     weight: FloatArray
@@ -193,7 +204,11 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True)
 class DraftStop:
-    """Stop drafting a row after the token whose signal passes `threshold` (scalar or `[B]`); that token is kept."""
+    """Stop drafting a row after the token whose signal passes `threshold` (scalar or `[B]`); that token is kept.
+
+    A draft signal, of a drafter that drafts token by token: `entropy` passes above the threshold, `top_prob` and
+    `margin` below it.
+    """
 
     signal: Signal
     threshold: float | FloatArray
@@ -214,7 +229,9 @@ class Decision:
     """What the next step does.
 
     `verify` is a total of packed tokens (roots included) to split on the device, or drafted lengths per row (roots
-    excluded) where the engine is `ragged`. `reason` is a short word that becomes a metric label.
+    excluded) where the engine is `ragged`. Of a total the tokens of highest survival by `confidence` are verified,
+    without it all rows' first tokens before their second; with `row_target` (tokens expected of a row, bonus included)
+    those come first that a row needs to reach it. `reason` is a short word that becomes a metric label.
     """
 
     gamma: int
@@ -230,7 +247,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DraftProgress:
-    """Between draft steps: signals of the token just drafted at `position` (0 = first)."""
+    """Between draft steps: signals `[B]` of the token just drafted at `position` (0 = first), nan where none was.
+
+    For `trim`, after the last of them: signals `[B, gamma]` of all positions.
+    """
 
     position: int
     rows: IntArray
@@ -243,7 +263,8 @@ class StepReport:
 
     `drafted` ≥ `verified` ≥ `accepted`: acceptance past `verified` was never observed (censored). `live` is False
     where the request had already ended. `step_s` runs from completion to completion (nan after idle); `draft_s`
-    and `verify_s` are nan where not timed. Signals are `[B, gamma]`.
+    and `verify_s` are nan where not timed. Signals are `[B, gamma]`: those of `DRAFT_SIGNALS` up to `drafted`, those
+    of `TARGET_SIGNALS` up to `verified`, nan beyond. (`match_len` is in the view.)
     """
 
     step: int
@@ -277,6 +298,9 @@ class Controller(Protocol):
     def extend(self, progress: DraftProgress) -> BoolArray:
         """Called between draft steps, only if `Needs.stepwise`: True drafts one more token for that row."""
 
+    def trim(self, progress: DraftProgress) -> int | IntArray | None:
+        """Called between drafting and verifying, only if `Needs.trim`: a new `Decision.verify`; None keeps the old."""
+
     def report(self, report: StepReport) -> None:
         """Called off the critical path, about an earlier step."""
 
@@ -288,9 +312,11 @@ class Controller(Protocol):
 class Policy(Protocol):
     """All that a policy author writes. Stored parameters plus learned state; `clone` copies the first, not the second.
 
-    A policy that sets `Needs.stepwise` also has `extend(progress) -> bool[B]`; one that sets `Needs.budget` may have
-    `trim(progress) -> int | lens[B]`, which must obey the lossless law: whether a position is verified may depend on
-    the draft distribution there and on anything before it, never on the token drawn there or later.
+    A policy that sets `Needs.stepwise` also has `extend(progress) -> bool[B]`; one that sets `Needs.trim` has
+    `trim(progress) -> int | lens[B] | None`, which must obey the lossless law: whether a position is verified may
+    depend on the draft distribution there and on anything before it, never on the token drawn there or later. So it
+    has to look at positions in the order of a heap and stop at the first that does not pay: the signals of a later one
+    follow from tokens that were drawn before it.
     """
 
     def bind(self, caps: Capabilities) -> Needs:

@@ -15,6 +15,7 @@ from adaptive.contract import (
     Decision,
     DraftProgress,
     Engine,
+    IntArray,
     Needs,
     Policy,
     StepReport,
@@ -57,9 +58,9 @@ class _Open(NamedTuple):
 class AdaptiveController:
     """Runs `engine` with γ chosen by `policy`: an object, or a name such as "ema" or "fixed:3" (`list_policies()`).
 
-    It answers the engine's calls (`attach`, `plan`, `extend`, `report`, `forget`) and serves the user's (`generate`,
-    `stream`, or `submit` and `step`), all from one thread. `allow_lossy` is the operator's consent; without it requests
-    and policies that ask for lossy acceptance are refused.
+    It answers the engine's calls (`attach`, `plan`, `extend`, `trim`, `report`, `forget`) and serves the user's
+    (`generate`, `stream`, or `submit` and `step`), all from one thread. `allow_lossy` is the operator's consent;
+    without it requests and policies that ask for lossy acceptance are refused.
 
     `clock` (seconds) measures the controller's own cost.
     """
@@ -223,6 +224,14 @@ class AdaptiveController:
     def extend(self, progress: DraftProgress) -> BoolArray:
         """True where a row drafts one more token."""
         return self.guard.extend(self._seat.policy, progress)
+
+    def trim(self, progress: DraftProgress) -> int | IntArray | None:
+        """What to verify of the drafts of the step planned last; becomes part of the decision that was executed."""
+        verify = self.guard.trim(self._seat.policy, progress)
+        if verify is not None and self._open:
+            step, made = self._open.popitem()
+            self._open[step] = made._replace(decision=replace(made.decision, verify=verify))
+        return verify
 
     def report(self, report: StepReport) -> None:
         """Count it, and tell the policy that decided the step."""

@@ -18,13 +18,14 @@ from adaptive.contract import (
     Capabilities,
     Decision,
     DraftProgress,
+    IntArray,
     Needs,
     Policy,
     StepReport,
     StepView,
     floor_gamma,
 )
-from adaptive.legal import Rules, Stepwise
+from adaptive.legal import Rules, Stepwise, Trimming
 
 # No NullHandler: a policy that misbehaves should be seen on stderr even where nobody set up logging.
 logger = logging.getLogger(__name__)
@@ -125,6 +126,15 @@ class Guard:
             return more
         self.faults.clamp("extend", f"extend returned {more!r} instead of {batch} booleans")
         return np.zeros(batch, np.bool_)
+
+    def trim(self, policy: Policy, progress: DraftProgress) -> int | IntArray | None:
+        """A budget or lengths for the γ decided last; None, the decision's own, where the policy fails."""
+        try:
+            assert isinstance(policy, Trimming), "checked when the policy was bound"
+            return self._rules.verify(policy.trim(progress), self._gamma, len(progress.rows), self.faults.clamp)
+        except Exception as error:
+            self.faults.error("trim", error)
+            return None
 
     def learn(self, policy: Policy, view: StepView, decision: Decision, report: StepReport) -> None:
         try:

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive.contract import (
+    DRAFT_SIGNALS,
     STANDARD,
+    TARGET_SIGNALS,
     Acceptance,
     AcceptanceKind,
     BoolArray,
@@ -42,6 +44,13 @@ class Stepwise(Protocol):
     def extend(self, progress: DraftProgress) -> BoolArray: ...
 
 
+@runtime_checkable
+class Trimming(Protocol):
+    """The part of a policy that `Needs.trim` promises."""
+
+    def trim(self, progress: DraftProgress) -> int | IntArray | None: ...
+
+
 def checked_needs(policy: object, needs: object, caps: Capabilities, *, allow_lossy: bool) -> Needs:
     """`needs` with plain decode at every bucket, which the guard falls back on. ValueError for what can not be met."""
     name = type(policy).__name__
@@ -67,11 +76,16 @@ def checked_needs(policy: object, needs: object, caps: Capabilities, *, allow_lo
         raise ValueError(f"{name} sets Needs.stepwise: that takes a stepwise engine and an extend method on the policy")
     if needs.budget and not (caps.verify_budget or caps.ragged):
         raise ValueError(f"{name} sets Needs.budget: the engine has neither verify budgets nor row lengths")
+    if needs.trim and not (caps.stepwise and (caps.verify_budget or caps.ragged) and isinstance(policy, Trimming)):
+        raise ValueError(
+            f"{name} sets Needs.trim: that takes a stepwise engine with verify budgets or row lengths, and a trim method "
+            "on the policy"
+        )
     lossy = sorted(kind for kind in needs.acceptances if not kind.lossless)
     if lossy and not allow_lossy:
         raise ValueError(f"{name} needs lossy acceptance {lossy}: open AdaptiveController(..., allow_lossy=True)")
     gammas_by_bucket = {bucket: tuple(sorted({0, *needs.gammas.get(bucket, ())})) for bucket in caps.batch_buckets}
-    return replace(needs, gammas=gammas_by_bucket)
+    return replace(needs, gammas=gammas_by_bucket, budget=needs.budget or needs.trim)
 
 
 class Rules:
@@ -123,10 +137,10 @@ class Rules:
         gamma = self._drafter_gamma(gamma, drafter, batch, note)
         return Decision(
             gamma=gamma,
-            verify=self._verify(decision.verify, gamma, batch, note),
+            verify=self.verify(decision.verify, gamma, batch, note),
             row_target=_row_target(decision.row_target, batch, note),
-            confidence=self._confidence(decision.confidence, gamma, note),
-            draft_stop=self._draft_stop(decision.draft_stop, batch, note),
+            confidence=self._confidence(decision.confidence, gamma, drafter, note),
+            draft_stop=self._draft_stop(decision.draft_stop, batch, drafter, note),
             tree=_tree(decision.tree, self.caps.tree, note),
             acceptance=self._acceptance(decision.acceptance, batch, note),
             drafter=drafter,
@@ -166,7 +180,7 @@ class Rules:
         note("gamma_drafter", f"gamma={gamma} is more than drafter {drafter!r} can draft: {deepest}")
         return floor_gamma(self.reach(batch), deepest)
 
-    def _verify(self, verify: object, gamma: int, batch: int, note: Note) -> int | IntArray | None:
+    def verify(self, verify: object, gamma: int, batch: int, note: Note) -> int | IntArray | None:
         if verify is None:
             return None
         total = _whole(verify)
@@ -182,29 +196,46 @@ class Rules:
         note("verify", f"verify={verify!r} is neither a budget nor {batch} row lengths that this engine prepared")
         return None
 
-    def _confidence(self, confidence: object, gamma: int, note: Note) -> Confidence | None:
+    def _signals(self, drafter: str | tuple[str, ...] | None) -> frozenset[str]:
+        """Of the signals asked for, those that all of these drafters have; None is the engine's own choice."""
+        names = (drafter,) if isinstance(drafter, str) else drafter or ()
+        return frozenset[str](self.needs.signals).intersection(*(self.caps.drafters[name].signals for name in names))
+
+    def _confidence(
+        self, confidence: object, gamma: int, drafter: str | tuple[str, ...] | None, note: Note
+    ) -> Confidence | None:
         if confidence is None:
             return None
         if (
             isinstance(confidence, Confidence)
-            and confidence.signal in self.needs.signals
+            and confidence.signal in self._signals(drafter).difference(TARGET_SIGNALS)
             and _is_numbers(confidence.weight, (gamma,))
             and _is_numbers(confidence.bias, (gamma,))
         ):
             return confidence
-        note("confidence", f"confidence={confidence!r} does not fit gamma={gamma} or a signal the policy asked for")
+        note(
+            "confidence",
+            f"confidence={confidence!r} does not fit gamma={gamma}, or its signal is not one that the policy asked for "
+            "and the drafter has before verification",
+        )
         return None
 
-    def _draft_stop(self, stop: object, batch: int, note: Note) -> DraftStop | None:
+    def _draft_stop(
+        self, stop: object, batch: int, drafter: str | tuple[str, ...] | None, note: Note
+    ) -> DraftStop | None:
         if stop is None:
             return None
         if (
             isinstance(stop, DraftStop)
-            and stop.signal in self.needs.signals
+            and stop.signal in self._signals(drafter).intersection(DRAFT_SIGNALS)
             and (_is_number(stop.threshold) or _is_numbers(stop.threshold, (batch,)))
         ):
             return stop
-        note("draft_stop", f"draft_stop={stop!r} does not fit {batch} rows or a signal the policy asked for")
+        note(
+            "draft_stop",
+            f"draft_stop={stop!r} does not fit {batch} rows, or its signal is not one that the policy asked for and "
+            "the drafter has of each token as it is drafted",
+        )
         return None
 
     def _acceptance(self, acceptance: object, batch: int, note: Note) -> Acceptance:

@@ -1,18 +1,24 @@
 """The device's picture of every row: what it holds, may still emit, and how it samples.
 
 Everything a captured step reads or writes lives here, allocated once. Buffers have R + 1 rows; the last is trash for
-padding. Shapes: R rows, P capacity, M largest γ.
+padding. Shapes: R rows, P capacity, M largest γ, O columns of the packed feedback, S planes of signals.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive.contract import DRAFT_SIGNALS, TARGET_SIGNALS, IntArray
 from adaptive.requests import MAX_LOGPROBS, Sampling
+from engine.control import StepControl
 from engine.graphs import Read, Write
 
 
@@ -64,21 +70,39 @@ class RowState:
         self.draft_cap_R = ints()  # 0 for requests that opted out of speculation
         self.drafts_RM = ints(max_gamma)
         self.draft_lens_R = ints()
+        self.verify_lens_R = ints()  # draft tokens that the step at hand verifies
         self.match_lens_R = ints()
         self.cached_R = ints()  # tokens whose keys and values a draft model holds, always fewer than the row has
         self.steps_R = ints()  # the request's own step count, which keys its randomness
         self.seeds_R = ints()
+        self.allow_lossy_R = ints()  # a rule that is not exact acts on these rows alone
         self.top_k_R = ints()
         self.top_p_R = torch.ones(rows + 1, dtype=torch.float32, device=device)
         self.temperature_R = torch.zeros(rows + 1, dtype=torch.float32, device=device)
-        self.out_RO = torch.zeros((rows, self.columns.width), dtype=torch.int64, device=device)
+        self._num_out = rows * self.columns.width
+        shape = (len(DRAFT_SIGNALS) + len(TARGET_SIGNALS), rows, max_gamma)
+        # One buffer, so that one copy takes all to the host; the signals are floats in the same 64 bits.
+        self.feedback_X = torch.zeros(self._num_out + math.prod(shape), dtype=torch.int64, device=device)
+        self.out_X = self.feedback_X[: self._num_out]
+        self.out_RO = self.out_X.view(rows, self.columns.width)
+        self.signals_SRM = self.feedback_X[self._num_out :].view(torch.float64).view(shape)
+        self.control = StepControl(rows, max_gamma, device)
         self.logprob_ids_RWX = ints(max_gamma + 1, MAX_LOGPROBS)
         self.logprobs_RWX = torch.zeros((rows + 1, max_gamma + 1, MAX_LOGPROBS + 1), device=device)
 
     # What the host changes and reads goes through the backend, in one queue with the pieces.
 
     def admit(
-        self, write: Write, row: int, prompt: Sequence[int], budget: int, seed: int, sampling: Sampling, cap: int
+        self,
+        write: Write,
+        row: int,
+        prompt: Sequence[int],
+        budget: int,
+        seed: int,
+        sampling: Sampling,
+        cap: int,
+        *,
+        allow_lossy: bool = False,
     ) -> None:
         """Write a request into a free row; it decodes only once `start` is called."""
         write(self.history_RP[row, : len(prompt)], prompt)
@@ -88,6 +112,7 @@ class RowState:
             (self.draft_cap_R, cap),
             (self.steps_R, 0),
             (self.seeds_R, seed),
+            (self.allow_lossy_R, int(allow_lossy)),
             (self.top_k_R, sampling.top_k),
             (self.top_p_R, sampling.top_p),
             (self.temperature_R, sampling.temperature),
@@ -132,8 +157,16 @@ class RowState:
     def mutable(self) -> list[Tensor]:
         """What a step changes and a capture's warm-up must put back."""
         changed = [self.history_RP, self.lens_R, self.budget_R, self.steps_R, self.drafts_RM, self.draft_lens_R]
-        return [*changed, self.match_lens_R, self.cached_R, self.out_RO]
+        return [*changed, self.match_lens_R, self.verify_lens_R, self.cached_R, self.feedback_X]
 
     def outputs(self) -> list[Tensor]:
         """What a step leaves for the host alone, read before the next one."""
-        return [self.out_RO, self.logprob_ids_RWX, self.logprobs_RWX]
+        judged = self.signals_SRM[len(DRAFT_SIGNALS) :]
+        return [self.out_RO, judged, self.logprob_ids_RWX, self.logprobs_RWX]
+
+    def unpack(self, packed: NDArray[Any]) -> tuple[IntArray, NDArray[np.float64]]:
+        """`out_RO` and `signals_SRM` as they stand in a host copy of `feedback_X`."""
+        out_RO, signals_X = packed[: self._num_out], packed[self._num_out :]
+        return out_RO.reshape(tuple(self.out_RO.shape)), signals_X.view(np.float64).reshape(
+            tuple(self.signals_SRM.shape)
+        )

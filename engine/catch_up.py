@@ -25,7 +25,7 @@ class CatchUp:
     """Keeps `RequestState.cached` equal to the device's `cached_R` without looking at the device."""
 
     def __init__(self, config: EngineConfig, drafter: StepDrafter, state: RowState, backend: Backend) -> None:
-        self._drafter = drafter
+        self.drafter = drafter
         self._state = state
         self._backend = backend
         self._widths = doubling_buckets(config.prefill_chunk)
@@ -36,9 +36,14 @@ class CatchUp:
     def available(self, gamma: int, batch: Sequence[RequestState]) -> IntArray:
         """Draft tokens each request will have to verify, as `RowState.available` has it once they are drafted."""
         reach = [
-            min(gamma, one.room, self._drafter.limit + 1 - one.context_len) if self._drafts(one) else 0 for one in batch
+            min(gamma, one.room, self.drafter.limit + 1 - one.context_len) if self._drafts(one) else 0 for one in batch
         ]
         return np.array(reach, dtype=np.int64).clip(min=0)
+
+    def stale(self, batch: Sequence[RequestState]) -> IntArray:
+        """Tokens that each request would have to catch up before it could draft; one is taken along for free `[B]`."""
+        lacking = [one.context_len - 1 - one.cached if self._drafts(one) else 0 for one in batch]
+        return np.array([count if count > 1 else 0 for count in lacking], dtype=np.int64)
 
     def run(self, bucket: int, batch: Sequence[RequestState]) -> None:
         """Feed what is lacking, chunk by chunk, until no row lacks more than two tokens."""
@@ -52,17 +57,17 @@ class CatchUp:
             tokens = ceil_bucket(self._tokens, sum(counts))
             self._piece(CatchUpKey(bucket, width, tokens, ceil_bucket(self._contexts, longest)))()
 
-    def settle(self, gamma: int, batch: Sequence[RequestState], accepted: IntArray) -> None:
-        """A step drafted γ tokens and `accepted` of them stood: keys and values of the others are void."""
+    def settle(self, pieces: int, batch: Sequence[RequestState], accepted: IntArray) -> None:
+        """A step ran so many draft pieces and `accepted` tokens stood: keys and values of the others are void."""
         for one, stood in zip(batch, accepted.tolist(), strict=True):
             if self._drafts(one):
-                one.cached = one.context_len + min(gamma - 1, stood)
+                one.cached = one.context_len + min(pieces - 1, stood)
 
     def _drafts(self, request: RequestState) -> bool:
-        return request.request.speculation and request.room > 0 and request.context_len <= self._drafter.limit
+        return request.request.speculation and request.room > 0 and request.context_len <= self.drafter.limit
 
     def _piece(self, key: CatchUpKey) -> Piece:
         if key not in self._pieces:
-            drafter, state = self._drafter, self._state
+            drafter, state = self.drafter, self._state
             self._pieces[key] = self._backend.capture(lambda: drafter.catch_up(state, key), [state.cached_R])
         return self._pieces[key]

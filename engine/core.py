@@ -99,6 +99,9 @@ class LLMEngine:
             batch_buckets=doubling_buckets(self.config.max_batch),
             drafters=drafters,
             acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
+            ragged=True,
+            verify_budget=True,
+            stepwise=self.drafter is not None and self.drafter.when == "before",
         )
 
     def attach(self, controller: Controller) -> None:
@@ -210,7 +213,8 @@ class LLMEngine:
         seed = sampling.seed if sampling.seed is not None else random.getrandbits(63)
         cap = self.state.max_gamma if sequence.request.speculation else 0
         write = self.runner.backend.write
-        self.state.admit(write, sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap)
+        lossy = sequence.request.allow_lossy
+        self.state.admit(write, sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap, allow_lossy=lossy)
         self._observer.seat(sequence)
         sequence.seated = True
         if sequence.decoding:
@@ -238,10 +242,10 @@ class LLMEngine:
         waiting = len(self.scheduler.waiting)
         free = 1 - len(self.scheduler.running) / self.config.max_batch
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
-        view = self._observer.view(batch, prefill_tokens, waiting, free, matches)
+        view = self._observer.view(batch, prefill_tokens, waiting, free, matches, self.runner.stale(batch))
         decision = controller.plan(view)
         gamma = decision.gamma
-        feedback = self.runner.run(gamma, decision.acceptance.kind, batch)
+        feedback = self.runner.run(decision, batch, controller)
         report = self._observer.report(view, gamma, feedback, prefill_tokens)
         for place, sequence in enumerate(batch):
             verified, accepted = int(report.verified[place]), int(report.accepted[place])

@@ -28,8 +28,8 @@ class PackedLayout:
 
 
 def pack(state: RowState, batch: int, gamma: int, tokens: int) -> PackedLayout:
-    """Lay out `min(γ, available) + 1` tokens for every live row of the first `batch`: the root, then draft tokens."""
-    count_B = (state.available(batch).clamp(max=gamma) + 1) * state.live_R[:batch]
+    """Lay out the root and the draft tokens to verify (`verify_lens_R`) of every live row of the first `batch`."""
+    count_B = (state.verify_lens_R[:batch] + 1) * state.live_R[:batch]
     return lay_out(count_B, gamma + 1, tokens, state.rows)
 
 

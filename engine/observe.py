@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +48,13 @@ class Observer:
         self._started_at = float("nan")
 
     def view(
-        self, batch: Sequence[RequestState], prefill_tokens: int, waiting: int, free: float, matches: IntArray | None
+        self,
+        batch: Sequence[RequestState],
+        prefill_tokens: int,
+        waiting: int,
+        free: float,
+        matches: IntArray | None,
+        stale: Mapping[str, IntArray] | None = None,
     ) -> StepView:
         places = [request.row for request in batch]
         rows: IntArray = np.array(places, dtype=np.int64)
@@ -74,6 +80,7 @@ class Observer:
             allow_lossy=flags[1],
             may_speculate=flags[2],
             match_len=None if matches is None else matches[rows],
+            stale_tokens=stale,
         )
 
     def report(self, view: StepView, gamma: int, feedback: Feedback, prefill_tokens: int) -> StepReport:
@@ -84,7 +91,7 @@ class Observer:
             gamma=gamma,
             rows=view.rows,
             live=np.ones(len(view.rows), dtype=np.bool_),
-            drafted=feedback.verified,
+            drafted=feedback.drafted,
             verified=feedback.verified,
             accepted=feedback.accepted,
             emitted=np.zeros(len(view.rows), dtype=np.int64),
@@ -92,6 +99,7 @@ class Observer:
             step_s=self.completed_at - self._started_at,
             draft_s=feedback.draft_s,
             verify_s=feedback.verify_s,
+            signals=feedback.signals,
         )
         self._started_at = self.completed_at
         return report

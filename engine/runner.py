@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from adaptive.contract import AcceptanceKind, IntArray, Needs, ceil_bucket
+from adaptive.contract import (
+    DRAFT_SIGNALS,
+    AcceptanceKind,
+    Controller,
+    Decision,
+    FloatArray,
+    IntArray,
+    Needs,
+    Signal,
+    ceil_bucket,
+)
 from adaptive.requests import TokenLogprob
 from engine.catch_up import CatchUp
 from engine.config import EngineConfig, context_buckets, doubling_buckets, token_buckets
 from engine.drafters import DraftKey
+from engine.drafting import Drafted, DraftWatch, trimmed
 from engine.graphs import Backend, Piece
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
+from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepBundle, StepKey
 
 if TYPE_CHECKING:
@@ -29,8 +41,10 @@ class Feedback:
     tokens: list[list[int]]
     accepted: IntArray
     verified: IntArray
+    drafted: IntArray
     draft_s: float
     verify_s: float
+    signals: Mapping[Signal, FloatArray] | None = None
     logprob_values: list[list[list[float]]] | None = None
     logprob_ids: list[list[list[int]]] | None = None
     logprob_counts: tuple[int | None, ...] = ()
@@ -51,6 +65,15 @@ def draft(bundle: StepBundle) -> None:
     """Run a bundle's draft pieces, first position first."""
     for piece in bundle.draft:
         piece()
+
+
+def _packed_tokens(verify: int | IntArray | None, drafted: IntArray) -> int:
+    """Roots and draft tokens that a step will verify."""
+    batch = len(drafted)
+    if isinstance(verify, np.ndarray):
+        return batch + int(np.minimum(drafted, verify.clip(0)).sum())
+    tokens = batch + int(drafted.sum())
+    return tokens if verify is None else min(tokens, max(verify, batch))
 
 
 class StepRunner:
@@ -75,6 +98,8 @@ class StepRunner:
         if step.drafter is not None and step.drafter.when == "before":
             self._catch_up = CatchUp(config, step.drafter, step.state, backend)
         self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
+        self._signals: FloatArray = np.zeros(tuple(step.state.signals_SRM.shape))
+        self._needs: Needs | None = None
         self.drafts_fresh = False
 
     @property
@@ -94,13 +119,23 @@ class StepRunner:
         A few requests may sit in high rows, so a wide bucket also gets what narrower ones need. Bundles that sample or
         report log-probabilities are recorded when first met.
         """
+        if self._catch_up is not None:
+            self._catch_up.drafter.prepare(needs.signals)
+        before, self._needs = self._needs, needs
+        try:
+            self._record(needs)
+        except Exception:
+            self._needs = before
+            raise
+
+    def _record(self, needs: Needs) -> None:
         if not self.backend.records:
             return
         for batch in self._batches:
             for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
                 for tokens in self._widths(batch, gamma):
                     for context in self._contexts:
-                        self._bundle(StepKey(batch, gamma, tokens, context))
+                        self._bundle(self._served(StepKey(batch, gamma, tokens, context)))
 
     def _widths(self, batch: int, gamma: int) -> Sequence[int]:
         """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
@@ -119,12 +154,23 @@ class StepRunner:
             self._prefills[key] = self.backend.capture(lambda: self._prefill.run(key), [])
         self._prefills[key]()
 
-    def run(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState]) -> Feedback:
-        """One decode step at the decided γ for the requests of `batch` (ascending rows)."""
-        rows = np.array([request.row for request in batch], dtype=np.int64)
-        shape = self._shape(gamma, acceptance, batch)
+    def stale(self, batch: Sequence[RequestState]) -> Mapping[str, IntArray] | None:
+        """Per drafter, tokens that its cache would first have to catch up."""
+        drafter = self._step.drafter
+        if drafter is None:
+            return None
+        if self._catch_up is None:
+            return {drafter.name: np.zeros(len(batch), dtype=np.int64)}
+        return {drafter.name: self._catch_up.stale(batch)}
+
+    def run(self, decision: Decision, batch: Sequence[RequestState], controller: Controller) -> Feedback:
+        """One decode step as decided for the requests of `batch` (ascending rows)."""
+        gamma, rows = decision.gamma, np.array([request.row for request in batch], dtype=np.int64)
+        shape = self._shape(decision, batch)
+        self._step.state.control.aim(self.backend.write, decision, rows)
         started = self._clock()
-        key = self._draft_before(shape, rows, batch)
+        drafts, verify = self._draft_before(shape, decision, rows, batch, controller)
+        key = self._sized(shape, _packed_tokens(verify, drafts.lens))
         self.drafts_fresh = False  # until this step has run to its end
         bundle = self._bundle(key)
         drafted = self._clock()
@@ -133,37 +179,72 @@ class StepRunner:
         verified = self._clock()
         if self._catch_up is None:
             draft(bundle)
-        self._read()
+        self._read(bool(key.signals))
         self.drafts_fresh = gamma > 0 and self._catch_up is None
         draft_s, verify_s = (drafted - started) + (self._clock() - verified), verified - drafted
         if not gamma:
             draft_s = float("nan")
         if self._config.device != "cpu":  # launches return before the work is done
             draft_s = verify_s = float("nan")
-        feedback = self._feedback(key, rows, batch, draft_s, verify_s)
+        feedback = self._feedback(key, rows, batch, drafts.lens, (draft_s, verify_s))
         if gamma and self._catch_up is not None:
-            self._catch_up.settle(gamma, batch, feedback.accepted)
+            self._catch_up.settle(drafts.pieces, batch, feedback.accepted)
         return feedback
 
-    def _draft_before(self, shape: StepKey, rows: IntArray, batch: Sequence[RequestState]) -> StepKey:
-        """See to it that the drafts are there; returns the key with the packed width they take."""
+    def _draft_before(
+        self,
+        shape: StepKey,
+        decision: Decision,
+        rows: IntArray,
+        batch: Sequence[RequestState],
+        controller: Controller,
+    ) -> tuple[Drafted, int | IntArray | None]:
+        """See to it that the drafts are there; also says what of them to verify, as `Decision.verify` does."""
         if shape.gamma == 0:
-            return shape
+            return Drafted(np.zeros(len(rows), dtype=np.int64), 0), None
         if self._catch_up is not None:
-            available = self._catch_up.available(shape.gamma, batch)
-            key = self._sized(shape, len(rows) + int(available.sum()))
-            bundle = self._bundle(key)
+            reach = self._catch_up.available(shape.gamma, batch)
             self._catch_up.run(shape.batch, batch)
-            draft(bundle)
-            return key
+            return self._draft_stepwise(shape, decision, rows, reach, controller)
         if not self.drafts_fresh:
             draft(self._bundle(shape))
             self._read()
         available = self._out[rows, self._step.state.columns.available]
-        return self._sized(shape, len(rows) + int(np.minimum(available, shape.gamma).sum()))
+        return Drafted(np.minimum(available, shape.gamma), 1), decision.verify
 
-    def _shape(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState]) -> StepKey:
+    def _draft_stepwise(
+        self, shape: StepKey, decision: Decision, rows: IntArray, reach: IntArray, controller: Controller
+    ) -> tuple[Drafted, int | IntArray | None]:
+        """Launch the draft pieces: all at once, unless a row may stop on the way."""
+        pieces = [self._draft_piece(shape, position) for position in range(shape.gamma)]
+        stepwise, trims = (False, False) if self._needs is None else (self._needs.stepwise, self._needs.trim)
+        drafts, verify = Drafted(reach, shape.gamma), decision.verify
+        control, write = self._step.state.control, self.backend.write
+        asked = controller if stepwise else None
+        watch = DraftWatch(self.backend, self._step.state, rows, shape.draft.signals, asked)
+        if stepwise or decision.draft_stop is not None:
+            drafts = watch.run(pieces, reach)
+        else:
+            for piece in pieces:
+                piece()
+        if trims:
+            verify = trimmed(watch, controller, shape.gamma, drafts, verify)
+            control.aim(write, replace(decision, verify=verify), rows)
+        if stepwise:
+            control.limit(write, rows, drafts.lens)
+        return drafts, verify
+
+    def _served(self, key: StepKey, trims: bool = False) -> StepKey:
+        """The key with what the policy's needs add to it."""
+        needs, drafter = self._needs, self._step.drafter
+        if needs is None or drafter is None or not key.gamma:
+            return replace(key, trimmed=trims and key.gamma > 0)
+        signals = needs.signals & drafter.caps.signals - {"match_len"}
+        return replace(key, signals=signals, trimmed=trims or needs.budget or needs.stepwise or needs.trim)
+
+    def _shape(self, decision: Decision, batch: Sequence[RequestState]) -> StepKey:
         """The key of the narrowest packed width; the true one depends on what the drafter finds."""
+        gamma, acceptance = decision.gamma, decision.acceptance.kind
         longest = max(request.context_len for request in batch)
         samplings = [request.request.sampling for request in batch]
         sampler = Sampler.GREEDY
@@ -171,7 +252,7 @@ class StepRunner:
             filtered = any(sampling.top_k or sampling.top_p < 1 for sampling in samplings if not sampling.greedy)
             sampler = Sampler.FILTERED if filtered else Sampler.PLAIN
         bucket = ceil_bucket(self._batches, batch[-1].row + 1)
-        return StepKey(
+        key = StepKey(
             batch=bucket,
             gamma=gamma,
             verify_tokens=ceil_bucket(self._widths(bucket, gamma), len(batch)),
@@ -181,6 +262,7 @@ class StepRunner:
             # Greedy rows and rows without drafts have but one verdict under every lossless rule.
             acceptance=acceptance if gamma and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
         )
+        return self._served(key, trims=decision.verify is not None)
 
     def _sized(self, shape: StepKey, tokens: int) -> StepKey:
         return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.gamma), tokens))
@@ -203,12 +285,34 @@ class StepRunner:
             self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.state.mutable())
         return self._drafts[place]
 
-    def _read(self) -> None:
-        """The one packed copy."""
-        self._out[:] = self.backend.read(self._step.state.out_RO)
+    def _read(self, signals: bool = False) -> None:
+        """The one packed copy, up to the signals where nobody asked for them."""
+        state = self._step.state
+        if signals:
+            self._out[:], self._signals[:] = state.unpack(self.backend.read(state.feedback_X))
+        else:
+            self._out[:] = self.backend.read(state.out_RO)
+
+    def _reported(
+        self, key: StepKey, rows: IntArray, drafted: IntArray, verified: IntArray
+    ) -> dict[Signal, FloatArray]:
+        """The signals asked for, nan where a token was not drafted or not verified."""
+        place_G = np.arange(key.gamma)
+        found: dict[Signal, FloatArray] = {}
+        for plane, name in enumerate(SIGNALS):
+            if name in key.signals:
+                known = drafted if name in DRAFT_SIGNALS else verified
+                values = self._signals[plane, rows, : key.gamma]
+                found[name] = np.where(place_G < known[:, None], values, np.nan)
+        return found
 
     def _feedback(
-        self, key: StepKey, rows: IntArray, batch: Sequence[RequestState], draft_s: float, verify_s: float
+        self,
+        key: StepKey,
+        rows: IntArray,
+        batch: Sequence[RequestState],
+        drafted: IntArray,
+        seconds: tuple[float, float],
     ) -> Feedback:
         state, out = self._step.state, self._out[rows]
         values = ids = None
@@ -220,8 +324,10 @@ class StepRunner:
             tokens=out[:, : key.gamma + 1].tolist(),
             accepted=out[:, state.columns.accepted],
             verified=out[:, state.columns.verified],
-            draft_s=draft_s,
-            verify_s=verify_s,
+            drafted=drafted,
+            draft_s=seconds[0],
+            verify_s=seconds[1],
+            signals=self._reported(key, rows, drafted, out[:, state.columns.verified]) if key.signals else None,
             logprob_values=values,
             logprob_ids=ids,
             logprob_counts=tuple(request.request.sampling.logprobs for request in batch),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adaptive.contract import AcceptanceKind
+from adaptive.contract import AcceptanceKind, Signal
 from adaptive.requests import MAX_LOGPROBS
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
@@ -27,11 +27,16 @@ from engine.models.decoder import Decoder
 from engine.sampling.distribution import Sampler, choose, distribution
 from engine.sampling.randomness import ACCEPT, CHOOSE, SYNTHETIC, uniform
 from engine.sampling.verify import count_accepted, verify_block, verify_greedy, verify_standard
+from engine.signals import note_target
+from engine.split import verify_lens
 
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """Everything that fixes a shape or a branch of a step. `verify_tokens` counts packed tokens, roots included."""
+    """Everything that fixes a shape or a branch of a step. `verify_tokens` counts packed tokens, roots included.
+
+    `signals` are those that the step leaves for the host. A `trimmed` step keeps to the decision's budget and lengths.
+    """
 
     batch: int
     gamma: int
@@ -40,11 +45,13 @@ class StepKey:
     sampler: Sampler = Sampler.GREEDY
     logprobs: bool = False
     acceptance: AcceptanceKind = AcceptanceKind.STANDARD
+    signals: frozenset[Signal] = frozenset()
+    trimmed: bool = False
 
     @property
     def draft(self) -> DraftKey:
         """The part that drafting depends on."""
-        return DraftKey(self.batch, self.context, self.sampler)
+        return DraftKey(self.batch, self.context, self.sampler, self.signals - {"target_entropy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class DecodeStep:
 
     def verify(self, key: StepKey) -> None:
         """One target forward over the packed roots and draft tokens; leaves logits."""
+        self._choose_lens(key)
         state, layout = self.state, self._layout(key)
         root_N = state.lens_R.index_select(0, layout.row_N) - 1
         position_N = root_N + layout.offset_N
@@ -88,6 +96,15 @@ class DecodeStep:
         attention = PackedAttention(self.kv, slot_N, layout.grid_BW, layout.place_N, mask)
         hidden_NE = self.decoder.forward(self._tokens(key, layout, root_N), position_N, attention)
         self.logits_NV[: key.verify_tokens].copy_(self.decoder.logits(hidden_NE))
+
+    def _choose_lens(self, key: StepKey) -> None:
+        """How many draft tokens each row verifies: all there are, or its share."""
+        state, batch = self.state, key.batch
+        if key.trimmed:
+            lens_B = verify_lens(state, batch, key.gamma, key.signals)
+        else:
+            lens_B = state.available(batch).clamp(max=key.gamma)
+        state.verify_lens_R[:batch].copy_(lens_B)
 
     def _layout(self, key: StepKey) -> PackedLayout:
         return pack(self.state, key.batch, key.gamma, key.verify_tokens)
@@ -111,6 +128,8 @@ class DecodeStep:
             accepted_B, emitted_BW = verify_greedy(logits_NV.argmax(-1), layout.grid_BW, drafts_BG, layout.verified_B)
         else:
             accepted_B, emitted_BW = self._sample(key, layout, logits_NV, drafts_BG)
+        if key.signals:
+            note_target(self.state, key.signals, logits_NV, layout.grid_BW, self._plain_draft_probs(key))
         if key.logprobs:
             self._logprobs(key, logits_NV, layout.grid_BW, emitted_BW)
         self._append(key, emitted_BW, accepted_B, layout.verified_B)
@@ -127,6 +146,11 @@ class DecodeStep:
         if self.drafter is None or self.drafter.when == "ahead" or key.gamma == 0:
             return None
         return self.drafter.q_RMV[: key.batch, : key.gamma]
+
+    def _plain_draft_probs(self, key: StepKey) -> Tensor | None:
+        if self.drafter is None or self.drafter.when == "ahead" or self.drafter.plain_RMV is None:
+            return None
+        return self.drafter.plain_RMV[: key.batch, : key.gamma]
 
     def _override(
         self, key: StepKey, layout: PackedLayout, logits_NV: Tensor, drafts_BG: Tensor, chance_M: Tensor
@@ -197,10 +221,14 @@ class DecodeStep:
         assert self.drafter is not None
         if self.drafter.when == "before":
             self.drafter.draft(self.state, key.draft, position)
+            if key.draft.signals:
+                self._tell_available(key.batch)
             return
         self.drafter.propose(self.state, key.batch, key.context)
         if self.synthetic_M is not None:
             self.state.fill_drafts(key.batch)
-        columns = self.state.columns
-        self.state.out_RO[: key.batch, columns.available].copy_(self.state.available(key.batch))
-        self.state.out_RO[: key.batch, columns.match_len].copy_(self.state.match_lens_R[: key.batch])
+        self._tell_available(key.batch)
+        self.state.out_RO[: key.batch, self.state.columns.match_len].copy_(self.state.match_lens_R[: key.batch])
+
+    def _tell_available(self, batch: int) -> None:
+        self.state.out_RO[:batch, self.state.columns.available].copy_(self.state.available(batch))

@@ -13,6 +13,7 @@ from adaptive.contract import (
     Decision,
     DraftProgress,
     Engine,
+    IntArray,
     Needs,
     StepReport,
     StepView,
@@ -54,6 +55,9 @@ class Probe:
 
     def extend(self, progress: DraftProgress) -> BoolArray:
         return self._inner.extend(progress)
+
+    def trim(self, progress: DraftProgress) -> int | IntArray | None:
+        return self._inner.trim(progress)
 
     def report(self, report: StepReport) -> None:
         start = perf_counter()

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, runtime_checkable
 
-from adaptive.check.recorder import Course, Recorder
+from adaptive.check import running
+from adaptive.check.levers import LEVER_CHECKS
+from adaptive.check.recorder import Course
+from adaptive.check.running import DEEPEST, PLAIN, Bench, Run, constant, cycle
 from adaptive.check.suite import expect, expect_none, run_checks
 from adaptive.contract import Capabilities, Decision, Engine, Needs, StepReport, StepView, floor_gamma
 from adaptive.controller import AdaptiveController
-from adaptive.requests import Output, Prompt, Request, RequestId, Sampling
+from adaptive.requests import Prompt, Request, RequestId, Sampling
 
 PROMPTS: tuple[Prompt, ...] = ((1, 2, 3), (4, 5), (7,), (2, 2, 2, 2), (9, 8, 7, 6, 5))
-MAX_STEPS = 10_000
-
-
-@runtime_checkable
-class _AnyEngine(Engine, Protocol):
-    """`Engine`, told apart from a factory at run time."""
 
 
 def check_engine(
@@ -33,7 +29,7 @@ def check_engine(
     Each check attaches its own controller to a fresh engine (a factory), or to the same idle one. `prompts` must be
     ones the engine accepts, each with room for `max_tokens` more; they are decoded greedily with `ignore_eos`.
     """
-    bench = _Bench(engine, tuple(prompts), Sampling(max_tokens=max_tokens, ignore_eos=True))
+    bench = Bench(engine, tuple(prompts), Sampling(max_tokens=max_tokens, ignore_eos=True))
     checks = (
         _declares_itself,
         _attaches_first,
@@ -46,99 +42,14 @@ def check_engine(
         _honours_opt_out,
         _cancels,
         _swaps_policies,
+        *LEVER_CHECKS,
     )
     name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
     named = {check.__name__.strip("_").replace("_", " "): partial(check, bench) for check in checks}
     return run_checks(f"engine {name}", named)
 
 
-@dataclass(frozen=True)
-class _Bench:
-    source: Engine | Callable[[], Engine]
-    prompts: tuple[Prompt, ...]
-    sampling: Sampling
-
-    def engine(self) -> Engine:
-        if isinstance(self.source, type) or not isinstance(self.source, _AnyEngine):
-            return self.source()
-        return self.source
-
-    def requests(self, engine: Engine) -> list[Request]:
-        """More than fit at once, up to a point, and of unequal length."""
-        count = min(engine.capabilities().batch_buckets[-1], 6) + 2
-        lengths = [max(1, self.sampling.max_tokens - 3 * (place % 3)) for place in range(count)]
-        return [
-            Request(self.prompts[place % len(self.prompts)], replace(self.sampling, max_tokens=length))
-            for place, length in enumerate(lengths)
-        ]
-
-
-@dataclass
-class _Run:
-    """One controller on one engine, and what came out."""
-
-    engine: Engine
-    course: Course
-    outputs: dict[RequestId, list[Output]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.recorder = Recorder(self.course)
-        self.engine.attach(self.recorder)
-
-    def submit(self, request: Request) -> RequestId:
-        name = self.engine.submit(request)
-        expect(name not in self.outputs, f"submit returned id {name!r} twice")
-        expect(request.id in (None, name), f"submit returned id {name!r} for a request named {request.id!r}")
-        self.outputs[name] = []
-        return name
-
-    def step(self) -> None:
-        for output in self.engine.step():
-            expect(output.request_id in self.outputs, f"an output names unknown request {output.request_id!r}")
-            expect(
-                not self._finished(output.request_id), f"request {output.request_id!r} goes on after its last output"
-            )
-            self.outputs[output.request_id].append(output)
-
-    def to_end(self) -> list[tuple[int, ...]]:
-        """Step until all are finished and all that is owed has come; tokens in order of submission."""
-        for _ in range(MAX_STEPS):
-            if all(self._finished(name) for name in self.outputs):
-                break
-            self.step()
-        unfinished = [name for name in self.outputs if not self._finished(name)]
-        expect(not unfinished, f"requests {unfinished} had no last output after {MAX_STEPS} steps")
-        caps = self.engine.capabilities()
-        for _ in range(caps.lag + caps.delay + 2):
-            self.step()
-        return [self.tokens(name) for name in self.outputs]
-
-    def all_to_end(self, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-        for request in requests:
-            self.submit(request)
-        return self.to_end()
-
-    def tokens(self, name: RequestId) -> tuple[int, ...]:
-        return tuple(token for output in self.outputs[name] for token in output.tokens)
-
-    def _finished(self, name: RequestId) -> bool:
-        return any(output.finished for output in self.outputs[name])
-
-
-def _cycle(caps: Capabilities) -> Course:
-    """Every γ, up and down and in jumps."""
-    return lambda turn: caps.gammas[(turn * 5 + turn // 3) % len(caps.gammas)]
-
-
-def _constant(gamma: int) -> Course:
-    return lambda turn: gamma
-
-
-_plain = _constant(0)
-_deepest = _constant(1 << 30)
-
-
-def _declares_itself(bench: _Bench) -> None:
+def _declares_itself(bench: Bench) -> None:
     engine = bench.engine()
     caps = engine.capabilities()
     expect(isinstance(caps, Capabilities), f"capabilities() returned {caps!r}")
@@ -149,39 +60,39 @@ def _declares_itself(bench: _Bench) -> None:
     expect(again.gammas == caps.gammas and again.lag == caps.lag, "capabilities() changes between two calls")
 
 
-def _attaches_first(bench: _Bench) -> None:
-    run = _Run(bench.engine(), _plain)
+def _attaches_first(bench: Bench) -> None:
+    run = Run(bench.engine(), PLAIN)
     expect(run.recorder.attached == 1, f"attach called the controller's attach {run.recorder.attached} times, not once")
     expect(run.recorder.plans == 0, "attach called plan")
 
 
-def _idles(bench: _Bench) -> None:
-    run = _Run(bench.engine(), _deepest)
+def _idles(bench: Bench) -> None:
+    run = Run(bench.engine(), DEEPEST)
     for _ in range(3):
         run.step()
     expect(run.recorder.plans == 0, "an idle step called plan")
 
 
-def _keeps_protocol(bench: _Bench) -> None:
+def _keeps_protocol(bench: Bench) -> None:
     engine = bench.engine()
-    for course in (_plain, _deepest, _cycle(engine.capabilities())):
-        run = _Run(engine, course)
+    for course in (PLAIN, DEEPEST, cycle(engine.capabilities())):
+        run = Run(engine, course)
         run.all_to_end(bench.requests(engine))
         run.recorder.finish()
         expect_none(run.recorder.violations)
         expect(run.recorder.plans > 0, "nothing was planned although requests were decoded")
 
 
-def _obeys_gamma(bench: _Bench) -> None:
-    run = _Run(bench.engine(), _plain)
+def _obeys_gamma(bench: Bench) -> None:
+    run = Run(bench.engine(), PLAIN)
     run.all_to_end(bench.requests(run.engine))
     drafted = sum(int(report.drafted.sum()) for report in run.recorder.reports)
     expect(drafted == 0, f"{drafted} tokens were drafted with gamma=0")
 
 
-def _accounts_for_tokens(bench: _Bench) -> None:
+def _accounts_for_tokens(bench: Bench) -> None:
     engine = bench.engine()
-    run = _Run(engine, _cycle(engine.capabilities()))
+    run = Run(engine, cycle(engine.capabilities()))
     delivered = sum(map(len, run.all_to_end(bench.requests(engine))))
     emitted = sum(int(report.emitted[report.live].sum()) for report in run.recorder.reports)
     # A request's first token may come from its prompt's step, which is not reported.
@@ -189,10 +100,10 @@ def _accounts_for_tokens(bench: _Bench) -> None:
     expect(lawful, f"{delivered} tokens were delivered to {len(run.outputs)} requests, {emitted} reported as emitted")
 
 
-def _ends_on_budget(bench: _Bench) -> None:
+def _ends_on_budget(bench: Bench) -> None:
     engine = bench.engine()
-    for course in (_plain, _deepest, _cycle(engine.capabilities())):
-        run = _Run(engine, course)
+    for course in (PLAIN, DEEPEST, cycle(engine.capabilities())):
+        run = Run(engine, course)
         budgets = range(1, bench.sampling.max_tokens + 1)
         run.all_to_end(
             [
@@ -207,29 +118,29 @@ def _ends_on_budget(bench: _Bench) -> None:
             expect(reason == "length", f"max_tokens={budget} ended with finish_reason={reason!r}, not 'length'")
 
 
-def _stays_greedy(bench: _Bench) -> None:
+def _stays_greedy(bench: Bench) -> None:
     engine = bench.engine()
     caps = engine.capabilities()
-    plain = _Run(engine, _plain).all_to_end(bench.requests(engine))
-    courses = {f"gamma={gamma}": _constant(gamma) for gamma in caps.gammas[1:]}
-    for name, course in {**courses, "gamma changing": _cycle(caps)}.items():
-        tokens = _Run(engine, course).all_to_end(bench.requests(engine))
+    plain = Run(engine, PLAIN).all_to_end(bench.requests(engine))
+    courses = {f"gamma={gamma}": constant(gamma) for gamma in caps.gammas[1:]}
+    for name, course in {**courses, "gamma changing": cycle(caps)}.items():
+        tokens = Run(engine, course).all_to_end(bench.requests(engine))
         differing = [place for place, pair in enumerate(zip(plain, tokens, strict=True)) if pair[0] != pair[1]]
         expect(not differing, f"greedy tokens of requests {differing} with {name} are not those of plain decode")
 
 
-def _honours_opt_out(bench: _Bench) -> None:
-    run = _Run(bench.engine(), _deepest)
+def _honours_opt_out(bench: Bench) -> None:
+    run = Run(bench.engine(), DEEPEST)
     run.all_to_end([replace(request, speculation=False) for request in bench.requests(run.engine)])
     drafted = sum(int(report.drafted.sum()) for report in run.recorder.reports)
     expect(drafted == 0, f"{drafted} tokens were drafted for requests with speculation=False")
 
 
-def _cancels(bench: _Bench) -> None:
+def _cancels(bench: Bench) -> None:
     engine = bench.engine()
     requests = bench.requests(engine)
-    undisturbed = _Run(engine, _plain).all_to_end(requests)
-    run = _Run(engine, _cycle(engine.capabilities()))
+    undisturbed = Run(engine, PLAIN).all_to_end(requests)
+    run = Run(engine, cycle(engine.capabilities()))
     names = [run.submit(request) for request in requests]
     while not run.outputs[names[0]]:
         run.step()
@@ -277,18 +188,18 @@ class _Course:
         return _Course(self.course)
 
 
-def _swaps_policies(bench: _Bench) -> None:
+def _swaps_policies(bench: Bench) -> None:
     engine = bench.engine()
     caps = engine.capabilities()
     requests = bench.requests(engine)
-    plain = _Run(engine, _plain).all_to_end(requests)
-    policies = [_Course(_cycle(caps)), _Course(_plain), _Course(_deepest)]
+    plain = Run(engine, PLAIN).all_to_end(requests)
+    policies = [_Course(cycle(caps)), _Course(PLAIN), _Course(DEEPEST)]
     controller = AdaptiveController(engine, policies[0])
     tokens: dict[RequestId, tuple[int, ...]] = {
         controller.submit(request.prompt, request.sampling): () for request in requests
     }
     unfinished = set(tokens)
-    for turn in range(MAX_STEPS):
+    for turn in range(running.MAX_STEPS):
         controller.policy = policies[turn % 3]
         for output in controller.step():
             tokens[output.request_id] += output.tokens

@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adaptive.contract import BoolArray, Capabilities, Decision, DraftProgress, Needs, StepReport, StepView, floor_gamma
+from adaptive.contract import (
+    DRAFT_SIGNALS,
+    TARGET_SIGNALS,
+    BoolArray,
+    Capabilities,
+    Decision,
+    DraftProgress,
+    IntArray,
+    Needs,
+    Signal,
+    StepReport,
+    StepView,
+    floor_gamma,
+)
 
 Course = Callable[[int], int]
 """The γ to ask for at the n-th plan; lowered to one the engine offers."""
 
 
+@dataclass(frozen=True)
+class Lever:
+    """What a course adds to its γ: fields of `Needs`, a change to each decision (of turn n), answers on the way."""
+
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    pull: Callable[[Decision, StepView, int], Decision] = lambda decision, view, turn: decision
+    extend: Callable[[DraftProgress], BoolArray] | None = None
+    trim: Callable[[DraftProgress], int | IntArray | None] | None = None
+
+
 class Recorder:
     """Attach it to an engine; afterwards `violations` says what the engine did wrong."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: Course, lever: Lever | None = None) -> None:
         self.violations: list[str] = []
         self.reports: list[StepReport] = []
         self.attached = 0
         self.plans = 0
         self.caps: Capabilities | None = None
+        self.decisions: dict[int, tuple[Decision, IntArray]] = {}
+        """By the step they act on, with the rows that they were made for."""
+        self.asked = 0
         self._course = course
+        self._lever = lever or Lever()
+        self._position = -1
         self._views: dict[int, StepView] = {}
         self._gammas: dict[int, int] = {}
         self._rows: dict[int, tuple[int, int]] = {}
@@ -32,23 +63,45 @@ class Recorder:
         self.attached += 1
         self.caps = caps
         self._gammas = dict.fromkeys(range(caps.delay), 0)
-        return Needs.everywhere(caps, caps.gammas)
+        return replace(Needs.everywhere(caps, caps.gammas), **self._lever.needs)
 
     def plan(self, view: StepView) -> Decision:
         self._check_view(view)
         caps = self._attached_caps()
         gamma = floor_gamma(caps.gammas, self._course(self.plans))
+        decision = self._lever.pull(Decision(gamma, reason="check"), view, self.plans)
+        self.decisions[view.step + caps.delay] = (decision, view.rows)
         self.plans += 1
+        self._position = -1
         self._newest = view.step
         self._views[view.step] = view
         self._gammas[view.step + caps.delay] = gamma
         for row, context, emitted in zip(view.rows, view.context_lens, view.emitted, strict=False):
             self._rows[int(row)] = (int(context), int(emitted))
-        return Decision(gamma, reason="check")
+        return decision
 
     def extend(self, progress: DraftProgress) -> BoolArray:
-        self.violations.append("extend is called although Needs.stepwise is not set")
-        return np.zeros(len(progress.rows), np.bool_)
+        if self._lever.extend is None:
+            self.violations.append("extend is called although Needs.stepwise is not set")
+            return np.zeros(len(progress.rows), np.bool_)
+        self.asked += 1
+        at, last = f"extend after position {progress.position}", self._position
+        self._breach(progress.position == last + 1, f"{at} follows position {last}")
+        self._position = progress.position
+        for name, values in progress.signals.items():
+            fits = values.shape == progress.rows.shape
+            self._breach(fits, f"{at}: signal {name} has not one element for each of {len(progress.rows)} rows")
+        return self._lever.extend(progress)
+
+    def trim(self, progress: DraftProgress) -> int | IntArray | None:
+        if self._lever.trim is None:
+            self.violations.append("trim is called although Needs.trim is not set")
+            return None
+        self.asked += 1
+        for name, values in progress.signals.items():
+            rows, fits = len(progress.rows), values.ndim == 2 and len(values) == len(progress.rows)
+            self._breach(fits, f"trim: signal {name} has shape {values.shape} instead of {rows} rows by gamma")
+        return self._lever.trim(progress)
 
     def report(self, report: StepReport) -> None:
         self.reports.append(report)
@@ -132,4 +185,15 @@ class Recorder:
         self._breach(fits, f"{at}: live rows emitted {emitted} with {accepted} accepted: 1 to accepted + 1 is possible")
         for signal, values in (report.signals or {}).items():
             shape = (len(report.rows), report.gamma)
-            self._breach(values.shape == shape, f"{at}: signal {signal} has shape {values.shape} instead of {shape}")
+            if values.shape != shape:
+                self._breach(False, f"{at}: signal {signal} has shape {values.shape} instead of {shape}")
+            else:
+                self._check_signal(at, signal, values, report)
+
+    def _check_signal(self, at: str, signal: Signal, values: NDArray[Any], report: StepReport) -> None:
+        """A number wherever there is something to tell, nan elsewhere."""
+        known = {**dict.fromkeys(DRAFT_SIGNALS, report.drafted), **dict.fromkeys(TARGET_SIGNALS, report.verified)}
+        if signal in known:
+            told = np.arange(report.gamma) < known[signal][:, None]
+            fits = np.array_equal(told, ~np.isnan(values))
+            self._breach(fits, f"{at}: signal {signal} is not nan exactly where no token was drafted or verified")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from torch import Tensor
 
-from adaptive.contract import DrafterCaps
+from adaptive.contract import DrafterCaps, Signal
 from engine.batch import RowState
 from engine.sampling.distribution import Sampler
 
@@ -33,11 +34,12 @@ class AheadDrafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftKey:
-    """What fixes the shapes and branches of a draft step."""
+    """What fixes the shapes and branches of a draft step. `signals` are those to leave (`engine/signals.py`)."""
 
     batch: int
     context: int
     sampler: Sampler = Sampler.GREEDY
+    signals: frozenset[Signal] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,12 @@ class StepDrafter(Protocol):
 
     The cache lacks each row's newest token, and more after steps that did not draft. `state.cached_R` counts what it
     holds; `RequestState.cached` is the host's copy. A row longer than `limit` tokens does not draft any more. `q_RMV`
-    keeps the distribution that each draft token was drawn from, unless all rows are greedy.
+    keeps the distribution that each draft token was drawn from, unless all rows are greedy; `plain_RMV` the same at
+    temperature 1 without filters, where somebody asked for `js`.
     """
 
     q_RMV: Tensor
+    plain_RMV: Tensor | None
     limit: int
 
     @property
@@ -69,6 +73,9 @@ class StepDrafter(Protocol):
 
     @property
     def when(self) -> Literal["before"]: ...
+
+    def prepare(self, signals: Set[Signal]) -> None:
+        """Allocate what these signals take, before anything is captured that leaves them."""
 
     def catch_up(self, state: RowState, key: CatchUpKey) -> None:
         """Take a chunk of what the cache lacks, never the newest token."""

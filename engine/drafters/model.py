@@ -5,13 +5,14 @@ Shapes: B batch bucket, N packed tokens, W most tokens per row, M largest γ, V 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from adaptive.contract import DrafterCaps
+from adaptive.contract import DRAFT_SIGNALS, TARGET_SIGNALS, DrafterCaps, Signal
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
 from engine.config import EngineConfig
@@ -21,6 +22,7 @@ from engine.layout import PackedLayout, lay_out
 from engine.models.decoder import Decoder
 from engine.sampling.distribution import Sampler, choose, distribution
 from engine.sampling.randomness import DRAFT, uniform
+from engine.signals import note_draft
 
 
 class ModelDrafter:
@@ -41,17 +43,22 @@ class ModelDrafter:
                 f"the draft model (vocabulary of {own}) and the model (vocabulary of {vocab_size}) have different "
                 "tokenizers: choose a draft model of the same family"
             )
-        self.caps = DrafterCaps("lm", config.max_gamma)
+        self.caps = DrafterCaps("lm", config.max_gamma, signals=frozenset((*DRAFT_SIGNALS, *TARGET_SIGNALS)))
         self.limit = min(config.context_len, decoder.config.context_len)
         self.kv = KVCache.allocate(decoder.config, config.max_batch, self.limit, decoder.dtype, config.device)
         probs_dtype = torch.float64 if decoder.dtype == torch.float64 else torch.float32
         shape = (config.max_batch, config.max_gamma, vocab_size)
         self.q_RMV = torch.zeros(shape, dtype=probs_dtype, device=config.device)
+        self.plain_RMV: Tensor | None = None
         self._decoder = decoder
 
     @property
     def when(self) -> Literal["before"]:
         return "before"
+
+    def prepare(self, signals: Set[Signal]) -> None:
+        if "js" in signals and self.plain_RMV is None:
+            self.plain_RMV = torch.zeros_like(self.q_RMV)
 
     def catch_up(self, state: RowState, key: CatchUpKey) -> None:
         lacking_B = state.lens_R[: key.batch] - 1 - state.cached_R[: key.batch]
@@ -63,11 +70,19 @@ class ModelDrafter:
         hidden_BE = self._first(state, key) if position == 0 else self._next(state, key, position)
         logits_BV = self._decoder.logits(hidden_BE)[:, : self.q_RMV.shape[-1]].to(self.q_RMV.dtype)
         logits_BV = F.pad(logits_BV, (0, self.q_RMV.shape[-1] - logits_BV.shape[-1]), value=float("-inf"))
+        if key.signals:
+            self._signal(state, key, position, logits_BV)
         if key.sampler is Sampler.GREEDY:
             token_B = logits_BV.argmax(-1)
         else:
             token_B = self._sample(state, key, position, logits_BV)
         state.drafts_RM[: key.batch, position].copy_(token_B)
+
+    def _signal(self, state: RowState, key: DraftKey, position: int, logits_BV: Tensor) -> None:
+        probs_BV = logits_BV.softmax(-1)
+        if "js" in key.signals and self.plain_RMV is not None:
+            self.plain_RMV[: key.batch, position].copy_(probs_BV)
+        note_draft(state, key.batch, position, key.signals, probs_BV)
 
     def _drafting(self, state: RowState, batch: int) -> Tensor:
         """1 for the rows that draft: live, not opted out or at their last token, within this model's context `[B]`."""

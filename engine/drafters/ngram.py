@@ -39,7 +39,7 @@ class NgramDrafter:
 
     @property
     def caps(self) -> DrafterCaps:
-        return DrafterCaps("ngram", self.max_gamma, signals=frozenset({"match_len"}))
+        return DrafterCaps("ngram", self.max_gamma, signals=frozenset({"match_len", "target_entropy"}))
 
     def propose(self, state: RowState, batch: int, context: int) -> None:
         history_BC = state.history_RP[:batch, :context]

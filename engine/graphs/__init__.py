@@ -1,12 +1,13 @@
 """The thin last layer between a step and the device: pieces, and the backends that run them."""
 
-from engine.graphs.base import Backend, HostValue, Piece, Read, Write
+from engine.graphs.base import Answer, Backend, HostValue, Piece, Read, Write
 from engine.graphs.cuda import CudaGraphBackend
 from engine.graphs.eager import EagerBackend
 from engine.graphs.late import LateBackend
 from engine.graphs.replay import ReplayBackend
 
 __all__ = [
+    "Answer",
     "Backend",
     "CudaGraphBackend",
     "EagerBackend",

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Piece = Callable[[], None]
-HostValue = int | float | Sequence[int]
+HostValue = int | float | Sequence[int] | Sequence[float]
 Write = Callable[[Tensor, HostValue], None]
 Read = Callable[[Tensor], NDArray[Any]]
+Answer = Callable[[], NDArray[Any]]
 
 
 class Backend(Protocol):
@@ -25,6 +26,8 @@ class Backend(Protocol):
 
     records: bool
     """Whether capturing costs time and memory, so that pieces are better captured before serving."""
+    overlaps: bool
+    """Whether a launch returns before its work is done, so that the host had better look one piece late."""
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         """Turn a piece into something that replays it.
@@ -38,6 +41,9 @@ class Backend(Protocol):
 
     def read(self, buffer: Tensor) -> NDArray[Any]:
         """A buffer's values on the host, good until the next launch. This is where the host waits."""
+
+    def ask(self, buffer: Tensor) -> Answer:
+        """What `read` would give now, to be waited for later, while other pieces run. Good until the next launch then."""
 
     def synchronize(self) -> None:
         """Wait until everything launched so far has finished."""
@@ -53,15 +59,24 @@ def store(place: Tensor, value: HostValue) -> None:
 
 
 def fetch(buffer: Tensor) -> NDArray[Any]:
-    """On a CPU the buffer is at hand. From a GPU it is copied, and an event tells when: the only wait of a step."""
+    """The only wait of a step."""
+    return promise(buffer)()
+
+
+def promise(buffer: Tensor) -> Answer:
+    """On a CPU the buffer is at hand. From a GPU it is copied, and an event tells when."""
     if not buffer.is_cuda:
-        return buffer.numpy()
+        return buffer.numpy
     host = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
     host.copy_(buffer, non_blocking=True)
     copied = torch.cuda.Event()
     copied.record(torch.cuda.current_stream(buffer.device))
-    copied.synchronize()
-    return host.numpy()
+
+    def wait() -> NDArray[Any]:
+        copied.synchronize()
+        return host.numpy()
+
+    return wait
 
 
 @contextmanager

@@ -9,13 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.graphs.base import HostValue, Piece, fetch, restored, store
+from engine.graphs.base import Answer, HostValue, Piece, fetch, promise, restored, store
 
 
 class CudaGraphBackend:
     """All graphs share one memory pool and one capture stream."""
 
     records = True
+    overlaps = True
 
     def __init__(self, device: str) -> None:
         if not torch.cuda.is_available():
@@ -44,6 +45,9 @@ class CudaGraphBackend:
 
     def read(self, buffer: Tensor) -> NDArray[Any]:
         return fetch(buffer)
+
+    def ask(self, buffer: Tensor) -> Answer:
+        return promise(buffer)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)

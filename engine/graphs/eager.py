@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.graphs.base import HostValue, Piece, fetch, store
+from engine.graphs.base import Answer, HostValue, Piece, fetch, promise, store
 
 
 class EagerBackend:
@@ -19,6 +19,7 @@ class EagerBackend:
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
+        self.overlaps = self.device.type == "cuda"
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         return piece
@@ -28,6 +29,9 @@ class EagerBackend:
 
     def read(self, buffer: Tensor) -> NDArray[Any]:
         return fetch(buffer)
+
+    def ask(self, buffer: Tensor) -> Answer:
+        return promise(buffer)
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

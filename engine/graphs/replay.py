@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.graphs.base import HostValue, Piece, fetch, poison, restored, store
+from engine.graphs.base import Answer, HostValue, Piece, fetch, poison, promise, restored, store
 
 
 class BakedDataError(RuntimeError):
@@ -102,6 +102,7 @@ class ReplayBackend:
     """Replays at once, on a CPU. Outputs are poisoned before each replay."""
 
     records = True
+    overlaps = False
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         with restored(mutable):
@@ -118,6 +119,9 @@ class ReplayBackend:
 
     def read(self, buffer: Tensor) -> NDArray[Any]:
         return fetch(buffer)
+
+    def ask(self, buffer: Tensor) -> Answer:
+        return promise(buffer)
 
     def synchronize(self) -> None:
         """Nothing is ever pending."""

@@ -211,7 +211,7 @@ class Boastful(ToyEngine):
 def test_wrong_engines_are_found_out(
     engine: Callable[[], Engine], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adaptive.check.engines.MAX_STEPS", 100)
+    monkeypatch.setattr("adaptive.check.running.MAX_STEPS", 100)
     with pytest.raises(AssertionError) as failure:
         check_engine(engine)
     assert complaint in str(failure.value)

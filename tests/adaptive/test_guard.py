@@ -207,6 +207,39 @@ def test_gamma_past_the_named_drafter_is_lowered() -> None:
     assert guard.faults.clamped == {"gamma_drafter": 1}
 
 
+@pytest.mark.parametrize("drafter", ["ngram", ("lm", "lm", "ngram")])
+@pytest.mark.parametrize("field", ["draft_stop", "confidence"])
+def test_a_signal_that_the_named_drafter_lacks_is_dropped(field: str, drafter: str | tuple[str, ...]) -> None:
+    guard = guard_of()
+    levers = {"draft_stop": DraftStop("top_prob", 0.5), "confidence": Confidence("top_prob", THREE[:2], THREE[:2])}
+    wish = Decision(2, drafter=drafter)
+    assert decide(guard, replace(wish, **{field: levers[field]})) == wish  # type: ignore[arg-type]
+    assert guard.faults.clamped == {field: 1}
+    assert decide(guard, replace(wish, drafter="lm", **{field: levers[field]})).drafter == "lm"  # type: ignore[arg-type]
+    assert guard.faults.clamped == {field: 1}
+
+
+@pytest.mark.parametrize(
+    "lever",
+    [
+        {"draft_stop": DraftStop("js", 0.5)},
+        {"draft_stop": DraftStop("match_len", 2)},
+        {"confidence": Confidence("target_entropy", THREE[:2], THREE[:2])},
+    ],
+    ids=str,
+)
+def test_a_signal_that_comes_too_late_or_not_per_token_is_dropped(lever: dict[str, Any]) -> None:
+    caps = replace(
+        CAPS, drafters={"lm": DrafterCaps("lm", 8, signals=frozenset({"js", "match_len", "target_entropy"}))}
+    )
+    needs = replace(NEEDS, signals=frozenset({"js", "match_len", "target_entropy"}), drafters=frozenset({"lm"}))
+    guard = guard_of(caps, needs)
+    assert decide(guard, Decision(2, **lever)) == Decision(2)
+    assert guard.faults.clamped == dict.fromkeys(lever, 1)
+    fine = Decision(2, confidence=Confidence("match_len", THREE[:2], THREE[:2]))
+    assert decide(guard, fine) == fine
+
+
 def test_last_good_gamma_stands_in_until_patience_ends() -> None:
     guard = guard_of(config=GuardConfig(patience=2))
     assert decide(guard, Decision(4)).gamma == 4
@@ -329,3 +362,39 @@ def test_needs_always_include_plain_decode() -> None:
     assert needs.gammas == {1: (0,), 4: (0, 2), 8: (0,)}
     extending = checked_needs(Extending(), Needs({}, stepwise=True), CAPS, allow_lossy=False)
     assert extending.stepwise
+
+
+class Trimming(Extending):
+    def trim(self, progress: DraftProgress) -> Any:
+        return self.needs["answer"]()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "clamped", "errors"),
+    [
+        (lambda: 5, 5, 0, 0),
+        (lambda: None, None, 0, 0),
+        (lambda: np.array([2, 0, 1]), [2, 0, 1], 0, 0),
+        (lambda: 1, BATCH, 1, 0),
+        (lambda: np.array([2, 9, -1]), [2, 2, 0], 1, 0),
+        (lambda: np.array([2, 9]), None, 1, 0),
+        (lambda: "all", None, 1, 0),
+        (fail, None, 0, 1),
+    ],
+)
+def test_trim_that_fails_leaves_the_decision_as_it_is(
+    answer: Callable[[], Any], expected: Any, clamped: int, errors: int
+) -> None:
+    guard = guard_of()
+    decide(guard, Decision(2))
+    verify = guard.trim(Trimming(needs={"answer": answer}), DraftProgress(1, np.arange(BATCH), {}))
+    assert (verify.tolist() if isinstance(verify, np.ndarray) else verify) == expected
+    assert (guard.faults.clamped["verify"], guard.faults.errors["trim"]) == (clamped, errors)
+
+
+def test_trimming_takes_a_method_and_an_engine_that_asks() -> None:
+    needs = Needs({}, trim=True)
+    assert checked_needs(Trimming(), needs, CAPS, allow_lossy=False).budget, "what trim answers is captured for"
+    for policy, caps in ((Extending(), CAPS), (Trimming(), replace(CAPS, stepwise=False))):
+        with pytest.raises(ValueError, match=r"Needs\.trim"):
+            checked_needs(policy, needs, caps, allow_lossy=False)

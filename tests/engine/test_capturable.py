@@ -24,8 +24,10 @@ from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
+from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepKey
 from tests.engine.capture_law import CaptureLaw, HostReads, LawfulBackend, NotCapturable
+from tests.engine.steering import Steering
 from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, run_all, tiny_engine
 
 CONFIGS = {"llama": TINY, "all variants": replace(TINY, tie_embeddings=False, qkv_bias=True, sliding_window=7)}
@@ -38,6 +40,9 @@ KEYS = [
 KEYS += [
     StepKey(4, 5, 16, 96, sampler, acceptance=AcceptanceKind.BLOCK) for sampler in (Sampler.PLAIN, Sampler.FILTERED)
 ]
+KEYS += [StepKey(4, 5, 16, 96, sampler, trimmed=True) for sampler in Sampler]
+KEYS += [StepKey(4, 5, 16, 96, signals=frozenset({name}), trimmed=True) for name in SIGNALS]
+KEYS += [StepKey(4, 3, 11, 96, sampler, signals=frozenset(SIGNALS)) for sampler in Sampler]
 DRAFTERS = ["ngram", "model"]
 MIXED = [
     Request([1, 2, 3, 1, 2], Sampling(max_tokens=12)),
@@ -63,6 +68,7 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
         small = replace(config, vocab_size=8, context_len=80)
         weights = {name: tensor.to("meta") for name, tensor in random_weights(small).items()}
         drafter = DraftModel(small, weights).drafter(settings, config.vocab_size)
+        drafter.prepare({"js"})
     step = DecodeStep(decoder, kv, state, drafter, logits)
     return step, Prefill(decoder, kv, state, chunk)
 
@@ -135,6 +141,24 @@ def test_a_whole_run_of_a_draft_model_keeps_the_law(kind: AcceptanceKind, monkey
     assert {report.gamma for report in controller.reports} == {0, 1, 3, 5}
     assert any(report.verified.any() for report in controller.reports)
     assert ("amax" in backend.law.ops) == (kind is AcceptanceKind.BLOCK), "the law saw the rule"
+
+
+@pytest.mark.parametrize("stepwise", [False, True], ids=["", "stepwise"])
+@pytest.mark.parametrize("draft", DRAFTERS)
+def test_a_whole_run_with_every_lever_keeps_the_law(
+    draft: str, stepwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(CONFIGS["all variants"], vocab_size=8, context_len=30)
+    model = DraftModel(small, random_weights(small)) if draft == "model" else None
+    engine, backend = lawful_engine(monkeypatch, draft_model=model)
+    if isinstance(engine.drafter, ModelDrafter):
+        engine.drafter.prepare({"js"})
+    backend.law = CaptureLaw()  # which knows the buffer made just now
+    controller = Steering((5, 0, 1, 3), stepwise=stepwise)
+    engine.attach(controller)
+    run_all(engine, MIXED, per_step=1)
+    assert any(report.verified.sum() < report.drafted.sum() for report in controller.reports)
+    assert {"sort", "sigmoid", "special_entr"} <= backend.law.ops, "the law saw the split and the signals"
 
 
 def attend(x: Tensor, dropout: float = 0.0) -> Tensor:
@@ -279,6 +303,28 @@ def test_one_host_read_per_step_and_one_more_for_stale_drafts(monkeypatch: pytes
     plain, fresh, stale = (1, "verify accept"), (1, "verify accept draft"), (2, "draft verify accept draft")
     prefilled = (plain[0], "run verify accept")
     assert per_step == [prefilled, stale, fresh, plain, stale, fresh, plain, stale, stale]
+
+
+@pytest.mark.parametrize("draft", DRAFTERS)
+def test_signals_and_budgets_cost_no_further_read_and_each_look_on_the_way_one(
+    draft: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)) if draft == "model" else None)
+    controller = Steering((3,), seed=4)
+    engine.attach(controller)
+    engine.submit(Request([1, 2, 1], Sampling(max_tokens=90)))
+    engine.step()
+    reads = HostReads(monkeypatch.setattr)
+    watched = 0
+    for _ in range(12):
+        reads.count = 0
+        engine.step()
+        looks = 0
+        if controller.decisions[-1].draft_stop is not None:
+            looks = min(int(controller.reports[-1].drafted.max()), 2)
+            watched += 1
+        assert reads.count == 1 + looks
+    assert (watched > 2) == (draft == "model")
 
 
 def test_a_draft_model_drafts_before_verification_and_costs_no_host_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,13 +32,14 @@ row = st.builds(
 )
 
 
-def state_of(rows: list[Row]) -> RowState:
+def state_of(rows: list[Row], gamma: int) -> RowState:
     state = RowState(ROWS, 32, MAX_GAMMA, "cpu")
     for place, given_row in enumerate(rows):
         state.live_R[place] = given_row.live
         state.draft_lens_R[place] = given_row.drafts
         state.draft_cap_R[place] = given_row.cap
         state.budget_R[place] = given_row.budget
+    state.verify_lens_R[: len(rows)] = state.available(len(rows)).clamp(max=gamma)
     return state
 
 
@@ -50,7 +51,7 @@ def state_of(rows: list[Row]) -> RowState:
 def test_pack_equals_a_loop(rows: list[Row], gamma: int, padding: int) -> None:
     packed = [(b, k) for b, one in enumerate(rows) if one.live for k in range(one.verified(gamma) + 1)]
     tokens = max(1, len(packed) + padding)
-    layout = pack(state_of(rows), len(rows), gamma, tokens)
+    layout = pack(state_of(rows, gamma), len(rows), gamma, tokens)
     assert layout.verified_B.tolist() == [one.verified(gamma) for one in rows]
     trash = [(ROWS, 0)] * (tokens - len(packed))
     assert list(zip(layout.row_N.tolist(), layout.offset_N.tolist(), strict=True)) == packed + trash
@@ -68,7 +69,7 @@ def test_pack_equals_a_loop(rows: list[Row], gamma: int, padding: int) -> None:
 
 def test_an_example_with_a_hole() -> None:
     rows = [Row(True, 3, 6, 9), Row(False, 6, 6, 9), Row(True, 6, 0, 9), Row(True, 6, 6, 2)]
-    layout = pack(state_of(rows), batch=4, gamma=2, tokens=8)
+    layout = pack(state_of(rows, 2), batch=4, gamma=2, tokens=8)
     assert layout.row_N.tolist() == [0, 0, 0, 2, 3, 3, ROWS, ROWS]
     assert layout.offset_N.tolist() == [0, 1, 2, 0, 0, 1, 0, 0]
     assert layout.grid_BW[[0, 2, 3]].tolist() == [[0, 1, 2], [3, 3, 3], [4, 5, 5]]

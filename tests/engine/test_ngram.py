@@ -93,4 +93,4 @@ def test_impossible_match_lengths_are_refused() -> None:
 
 def test_caps() -> None:
     caps = NgramDrafter(6).caps
-    assert (caps.kind, caps.max_gamma, caps.signals) == ("ngram", 6, frozenset({"match_len"}))
+    assert (caps.kind, caps.max_gamma, caps.signals) == ("ngram", 6, frozenset({"match_len", "target_entropy"}))

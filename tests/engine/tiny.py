@@ -17,6 +17,7 @@ from adaptive.contract import (
     Capabilities,
     Decision,
     DraftProgress,
+    IntArray,
     Needs,
     StepReport,
     StepView,
@@ -206,6 +207,9 @@ class Cycling:
 
     def extend(self, progress: DraftProgress) -> BoolArray:
         return np.zeros(len(progress.rows), dtype=np.bool_)
+
+    def trim(self, progress: DraftProgress) -> int | IntArray | None:
+        return None
 
     def report(self, report: StepReport) -> None:
         self.reports.append(report)

@@ -1,0 +1,120 @@
+"""What a decision sets on the device without a graph of its own: lengths, budget, thresholds, weights, parameters.
+
+All of it lies in two flat buffers, one of integers and one of floats, so that a step whose decision brings something
+new costs two writes at most and any other step none. Shapes: R rows, M largest γ, S signals, K parameters of a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive.contract import DRAFT_SIGNALS, AcceptanceKind, Decision, IntArray
+from engine.graphs import Write
+
+PASSES_ABOVE = frozenset({"entropy"})
+"""Signals that stop a row's drafting above the threshold; the others do so below it."""
+CONFIDENCE_SIGNALS = (*DRAFT_SIGNALS, "match_len")
+"""What survival can be told from, in the order of `weight_SM`."""
+RULE_PARAMS: Mapping[AcceptanceKind, Sequence[str]] = {}
+"""Parameters that a rule of this engine reads, in the order of `params_KR`. Exact rules have none."""
+MAX_PARAMS = 4
+NO_BUDGET = 1 << 40
+
+Flat = TypeVar("Flat", Tensor, NDArray[Any])
+
+
+class StepControl:
+    """Device buffers, and the host's picture of what stands in them.
+
+    `budget_1` counts a batch's packed tokens, roots included; `limit_R` the draft tokens a row may verify. A row stops
+    drafting when a signal passes `stop_SR` (planes as in `DRAFT_SIGNALS`). `weight_SM`, `bias_M` and `target_R` say who
+    gets the budget (`engine/split.py`); `params_KR` are the acceptance rule's.
+    """
+
+    def __init__(self, rows: int, max_gamma: int, device: str) -> None:
+        self._max_gamma = max_gamma
+        self._int_shapes = ((1,), (rows,))
+        signals = (len(DRAFT_SIGNALS), len(CONFIDENCE_SIGNALS))
+        self._float_shapes = ((signals[0], rows), (signals[1], max_gamma), (max_gamma,), (rows,), (MAX_PARAMS, rows))
+        self._plain = self._defaults()
+        self._ints, self._floats = self._plain
+        self.ints_X = torch.tensor(self._ints, device=device)
+        self.floats_X = torch.tensor(self._floats, device=device)
+        self.budget_1, self.limit_R = _parts(self.ints_X, self._int_shapes)
+        self.stop_SR, self.weight_SM, self.bias_M, self.target_R, self.params_KR = _parts(
+            self.floats_X, self._float_shapes
+        )
+
+    def aim(self, write: Write, decision: Decision, rows: IntArray) -> None:
+        """Make the decision's numbers those of the next step. Its arrays go by place in `rows`."""
+        ints, floats = self._plain
+        if _steers(decision):
+            ints, floats = ints.copy(), floats.copy()
+            self._fill_ints(ints, decision, rows)
+            self._fill_floats(floats, decision, rows)
+        self._send(write, ints, floats)
+
+    def limit(self, write: Write, rows: IntArray, lens: IntArray) -> None:
+        """Lower the draft tokens that each of `rows` may verify."""
+        ints = self._ints.copy()
+        _, limit_R = _parts(ints, self._int_shapes)
+        limit_R[rows] = np.minimum(limit_R[rows], lens)
+        self._send(write, ints, self._floats)
+
+    def _send(self, write: Write, ints: IntArray, floats: NDArray[np.float64]) -> None:
+        if ints is not self._ints and not np.array_equal(ints, self._ints):
+            write(self.ints_X, ints.tolist())
+        if floats is not self._floats and not np.array_equal(floats, self._floats):
+            write(self.floats_X, floats.tolist())
+        self._ints, self._floats = ints, floats
+
+    def _defaults(self) -> tuple[IntArray, NDArray[np.float64]]:
+        ints: IntArray = np.zeros(sum(map(prod, self._int_shapes)), dtype=np.int64)
+        budget_1, limit_R = _parts(ints, self._int_shapes)
+        budget_1[:], limit_R[:] = NO_BUDGET, self._max_gamma
+        floats = np.zeros(sum(map(prod, self._float_shapes)))
+        stop_SR, *_, target_R, _ = _parts(floats, self._float_shapes)
+        for place, name in enumerate(DRAFT_SIGNALS):
+            stop_SR[place] = np.inf if name in PASSES_ABOVE else -np.inf
+        target_R[:] = -np.inf
+        return ints, floats
+
+    def _fill_ints(self, ints: IntArray, decision: Decision, rows: IntArray) -> None:
+        budget_1, limit_R = _parts(ints, self._int_shapes)
+        if isinstance(decision.verify, np.ndarray):
+            limit_R[rows] = decision.verify.clip(0, self._max_gamma)
+        elif decision.verify is not None:
+            budget_1[0] = decision.verify
+
+    def _fill_floats(self, floats: NDArray[np.float64], decision: Decision, rows: IntArray) -> None:
+        stop_SR, weight_SM, bias_M, target_R, params_KR = _parts(floats, self._float_shapes)
+        if decision.draft_stop is not None:
+            stop_SR[DRAFT_SIGNALS.index(decision.draft_stop.signal), rows] = decision.draft_stop.threshold
+        if decision.confidence is not None:
+            place = CONFIDENCE_SIGNALS.index(decision.confidence.signal)
+            weight_SM[place, : decision.gamma] = decision.confidence.weight
+            bias_M[: decision.gamma] = decision.confidence.bias
+        if decision.row_target is not None:
+            target_R[rows] = decision.row_target
+        for place, name in enumerate(RULE_PARAMS.get(decision.acceptance.kind, ())):
+            params_KR[place, rows] = decision.acceptance.params[name]
+
+
+def _steers(decision: Decision) -> bool:
+    levers = (decision.verify, decision.draft_stop, decision.confidence, decision.row_target)
+    return any(lever is not None for lever in levers) or bool(decision.acceptance.params)
+
+
+def _parts(flat: Flat, shapes: Sequence[Sequence[int]]) -> Iterator[Flat]:
+    """Views of a flat buffer, one after another."""
+    ends = np.cumsum([0, *map(prod, shapes)]).tolist()
+    for shape, (start, end) in zip(shapes, pairwise(ends), strict=True):
+        yield flat[start:end].reshape(tuple(shape))
