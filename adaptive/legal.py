@@ -78,8 +78,8 @@ def checked_needs(policy: object, needs: object, caps: Capabilities, *, allow_lo
         raise ValueError(f"{name} sets Needs.budget: the engine has neither verify budgets nor row lengths")
     if needs.trim and not (caps.stepwise and (caps.verify_budget or caps.ragged) and isinstance(policy, Trimming)):
         raise ValueError(
-            f"{name} sets Needs.trim: that takes a stepwise engine with verify budgets or row lengths, and a trim method "
-            "on the policy"
+            f"{name} sets Needs.trim: that takes a stepwise engine with verify budgets or row lengths, and a trim "
+            "method on the policy"
         )
     lossy = sorted(kind for kind in needs.acceptances if not kind.lossless)
     if lossy and not allow_lossy:

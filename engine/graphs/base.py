@@ -43,7 +43,7 @@ class Backend(Protocol):
         """A buffer's values on the host, good until the next launch. This is where the host waits."""
 
     def ask(self, buffer: Tensor) -> Answer:
-        """What `read` would give now, to be waited for later, while other pieces run. Good until the next launch then."""
+        """What `read` would give now, to be waited for while later pieces run. Good until the launch after that."""
 
     def synchronize(self) -> None:
         """Wait until everything launched so far has finished."""

@@ -65,10 +65,9 @@ def sampled_answers(
     prompt: Sequence[int] = PROMPT,
     samples: int = SAMPLES,
     controller: Cycling | None = None,
-    batch: int = 128,
 ) -> Counter[tuple[int, ...]]:
     """Many answers, drafted by copying unless by a model; some draft tokens stand and some do not."""
-    engine = tiny_engine(SMALL, max_batch=batch, seed=seed, prefill_chunk=1024, draft_model=draft_model)
+    engine = tiny_engine(SMALL, max_batch=128, seed=seed, prefill_chunk=1024, draft_model=draft_model)
     controller = controller or Cycling(gammas, acceptance)
     engine.attach(controller)
     requests = [

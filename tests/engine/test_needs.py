@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 
 from adaptive import AdaptiveController
 from adaptive.check import check_engine
+from adaptive.check.levers import LEVER_CHECKS
+from adaptive.check.running import Bench
+from adaptive.check.suite import run_checks
 from adaptive.contract import (
     DRAFT_SIGNALS,
     BoolArray,
@@ -136,13 +140,20 @@ def test_an_engine_that_can_not_prepare_keeps_the_old_needs(monkeypatch: pytest.
 # --- the conformance suite finds an engine that does not do as it is told --------------------------------------------
 
 
-def conform() -> tuple[str, ...]:
-    return check_engine(lambda: tiny_engine(draft_model=NEAR))
+def pull_levers() -> tuple[str, ...]:
+    bench = Bench(lambda: tiny_engine(max_batch=2, max_gamma=3, draft_model=NEAR), ((1, 2, 3), (4,)), Sampling(8))
+    return run_checks("engine", {check.__name__: partial(check, bench) for check in LEVER_CHECKS})
 
 
 def test_the_suite_tries_every_lever() -> None:
+    assert len(pull_levers()) == len(LEVER_CHECKS)
     names = {"keeps budgets", "keeps row lengths", "reports signals", "stops at thresholds", "asks between draft steps"}
-    assert names | {"asks after drafting"} <= set(conform())
+    assert names | {"asks after drafting"} <= set(
+        check_engine(lambda: tiny_engine(max_batch=2, max_gamma=2, draft_model=NEAR), max_tokens=6)
+    )
+
+
+HONEST = StepRunner._reported
 
 
 def ignore(control: StepControl, write: object, decision: Decision, rows: IntArray) -> None:
@@ -162,13 +173,14 @@ def tell_all(
 def tell_little(
     runner: StepRunner, key: StepKey, rows: IntArray, drafted: IntArray, verified: IntArray
 ) -> dict[Signal, FloatArray]:
-    return dict.fromkeys(key.signals.difference(DRAFT_SIGNALS), np.full((len(rows), key.gamma), np.nan))
+    told = HONEST(runner, key, rows, drafted, verified)
+    return {name: values for name, values in told.items() if name not in DRAFT_SIGNALS}
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "complaints"),
     [
-        (StepControl, "aim", ignore, ["keeps budgets", "keeps row lengths", "although the first one's"]),
+        (StepControl, "aim", ignore, ["_keeps_budgets", "_keeps_row_lengths", "although the first one's"]),
         (DraftWatch, "_extended", never_ask, ["extend was never called"]),
         (StepRunner, "_reported", tell_all, ["is not nan exactly where"]),
         (StepRunner, "_reported", tell_little, ["does not report"]),
@@ -180,7 +192,7 @@ def test_the_suite_finds(
 ) -> None:
     monkeypatch.setattr(owner, name, mutant)
     with pytest.raises(AssertionError) as failure:
-        conform()
+        pull_levers()
     for complaint in complaints:
         assert complaint in str(failure.value)
 
