@@ -4,12 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Other engines need other versions of what we use, so they get an environment of their own.
+PEERS := .venv-peers
+PEERS_READY := $(PEERS)/.ready
+PEERS_PIP := $(PEERS)/bin/python -m pip install -q --disable-pip-version-check -c bench/peers-constraints.txt
 # One thread a worker: two torch workers with two threads each crowd two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 WORKERS ?= logical
 PARALLEL := -n $(WORKERS) --maxprocesses=4 --dist=loadfile
 
-.PHONY: help venv demo test check format snapshots verify-real bench clean
+.PHONY: help venv demo test check format snapshots verify-real bench bench-peers clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -52,10 +56,24 @@ snapshots: $(READY) ## accept the command line's present help as the recorded on
 verify-real: $(READY) ## minutes: every decoded token of the real model against plain decoding and transformers
 	$(PYTEST) -s -m "real and slow"
 
-bench: $(READY) ## controller cost per step, then policies on the built-in prompts
+bench: $(READY) ## controller cost per step, one verify forward, then policies on the built-in prompts
 	$(BIN)/python bench/controller_overhead.py
+	$(BIN)/python bench/engine.py
 	$(BIN)/adaptive bench --peers transformers
 
-clean: ## remove .venv and every cache in this folder
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+bench-peers: $(READY) ## beside transformers and OpenVINO GenAI, the latter in .venv-peers
+	@$(MAKE) --no-print-directory $(PEERS_READY) || echo "OpenVINO GenAI can not be set up here (see above); the rest is measured without it"
+	@$(BIN)/python bench/peers.py --venv $(PEERS) $(ARGS)
+
+$(PEERS_READY): bench/peers-constraints.txt
+	@echo "[1/3] virtual environment in $(PEERS)"
+	@$(PYTHON) -m venv $(PEERS)
+	@echo "[2/3] torch, at the version in bench/peers-constraints.txt"
+	@$(PEERS_PIP) torch
+	@echo "[3/3] OpenVINO GenAI and its exporter"
+	@$(PEERS_PIP) openvino-genai optimum-intel
+	@touch $@
+
+clean: ## remove .venv, .venv-peers and every cache in this folder
+	rm -rf $(VENV) $(PEERS) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find adaptive engine policies tests bench examples -name __pycache__ -prune -exec rm -rf {} +

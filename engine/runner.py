@@ -267,6 +267,10 @@ class StepRunner:
     def _sized(self, shape: StepKey, tokens: int) -> StepKey:
         return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.gamma), tokens))
 
+    def bundle(self, key: StepKey) -> StepBundle:
+        """One key's pieces, captured where they were not yet: what `run` runs, for measurements."""
+        return self._bundle(key)
+
     def _bundle(self, key: StepKey) -> StepBundle:
         bundle = self._bundles.get(key)
         if bundle is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from adaptive.requests import Messages
 from engine.chat import ChatTemplate
@@ -32,8 +34,8 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         self._backend = backend
-        self._bos_id = bos_id
-        self._chat_template = chat_template
+        self.bos_id = bos_id
+        self.chat_template = chat_template
         pieces = read_pieces(backend, special_ids)
         self._bytes = pieces.of_token
         self.leading_spaces = pieces.leading_spaces
@@ -45,8 +47,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if self._bos_id is not None and ids[:1] != [self._bos_id]:
-            ids.insert(0, self._bos_id)
+        if self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -58,11 +60,19 @@ class Tokenizer:
         """What `ids` stand for before UTF-8 decoding: a token may end in the middle of a character."""
         return b"".join(self._bytes.get(token, b"") for token in ids)
 
+    def save(self, path: Path) -> None:
+        """Write a tokenizer.json that does the same, whatever file this one came from."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        if self.bos_id is not None and backend.encode("a").ids[:1] != [self.bos_id]:
+            first = backend.id_to_token(self.bos_id)
+            backend.post_processor = TemplateProcessing(single=[first, "$A"], special_tokens=[(first, self.bos_id)])
+        backend.save(str(path))
+
     def apply_chat(self, messages: Messages) -> str:
         """The prompt text for chat messages, up to where the assistant answers."""
-        if self._chat_template is None:
+        if self.chat_template is None:
             raise ValueError("this model has no chat template: give the prompt as plain text")
-        return self._chat_template.render(messages)
+        return self.chat_template.render(messages)
 
 
 class Detokenizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,13 +72,26 @@ class PolicyArm:
 
 @dataclass(frozen=True)
 class PeerArm:
-    """Another library's greedy decoding, one prompt after another. `generate(item, max_tokens)` gives token ids."""
+    """Another library's greedy decoding in this process, `batch` prompts side by side, then the next ones.
+
+    `generate(items, max_tokens)` gives the token ids of each answer.
+    """
 
     label: str
-    generate: Callable[[PromptItem, int], Sequence[int]] = field(repr=False)
+    generate: Callable[[Sequence[PromptItem], int], Sequence[Sequence[int]]] = field(repr=False)
+    batch: int = 1
     drafter: str | None = None
 
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
+        tokens: dict[str, tuple[int, ...]] = {}
         with CpuMeter() as meter:
-            tokens = {item.id: tuple(self.generate(item, sampling.max_tokens)) for item in items}
+            for group in in_batches(items, self.batch):
+                answers = self.generate(group, sampling.max_tokens)
+                tokens |= {item.id: tuple(ids) for item, ids in zip(group, answers, strict=True)}
         return Run(seconds=meter.seconds, foreign_cpu=meter.foreign, tokens=tokens)
+
+
+def in_batches(items: Sequence[PromptItem], batch: int) -> Iterator[Sequence[PromptItem]]:
+    """Up to `batch` at a time, in order."""
+    for start in range(0, len(items), batch):
+        yield items[start : start + batch]

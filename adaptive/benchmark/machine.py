@@ -38,23 +38,29 @@ def machine_facts(engine: Mapping[str, object]) -> dict[str, object]:
 class CpuMeter:
     """Context manager: the share of all cores' time that processes other than this one used inside it.
 
-    `seconds` is the wall time, `foreign` from 0 to 1. Spans below `SHORTEST_READABLE_S` are rough.
+    `also` are ids of processes that count as own: what they use is part of what is measured. `seconds` is the wall
+    time, `foreign` from 0 to 1. Spans below `SHORTEST_READABLE_S` are rough.
     """
 
     seconds = 0.0
     foreign = 0.0
 
+    def __init__(self, *also: int) -> None:
+        self._processes = [psutil.Process(), *map(psutil.Process, also)]
+
     def __enter__(self) -> Self:
-        self._process = psutil.Process()
         self._start = perf_counter()
-        self._busy, self._own = _busy_seconds(), _own_seconds(self._process)
+        self._busy, self._own = _busy_seconds(), self._own_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = perf_counter() - self._start
-        foreign = (_busy_seconds() - self._busy) - (_own_seconds(self._process) - self._own)
+        foreign = (_busy_seconds() - self._busy) - (self._own_seconds() - self._own)
         available = self.seconds * (psutil.cpu_count() or 1)
         self.foreign = min(1.0, max(0.0, foreign / available)) if available else 0.0
+
+    def _own_seconds(self) -> float:
+        return sum(_seconds_of(process) for process in self._processes)
 
 
 def _busy_seconds() -> float:
@@ -63,7 +69,7 @@ def _busy_seconds() -> float:
     return float(sum(times.get(kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal")))
 
 
-def _own_seconds(process: psutil.Process) -> float:
+def _seconds_of(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 

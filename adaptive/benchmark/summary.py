@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -16,6 +16,8 @@ from adaptive.benchmark.measure import Measurement
 from adaptive.requests import RequestStats
 
 BASELINE = "fixed:0"
+
+Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """`mismatches` counts the requests whose greedy tokens differ from plain decoding's (None: not comparable)."""
+    """`mismatches` counts the requests whose greedy tokens differ from plain decoding's (None: not comparable).
+
+    `near_ties` are those of them that differ only where two tokens are all but equally likely (None: not looked at).
+    """
 
     policy: str
     drafter: str | None
@@ -67,6 +72,7 @@ class ArmSummary:
     reasons: Mapping[str, int]
     controller_us_per_step: float
     mismatches: int | None
+    near_ties: int | None = None
 
     def as_json(self) -> dict[str, object]:
         """Flat, as `{"policy", "drafter", "tokens_per_s", "ratio", ...}`, with the tasks below."""
@@ -76,6 +82,7 @@ class ArmSummary:
             "distinct_requests": self.distinct_requests,
             **_figures_json(self.overall),
             "mismatches": self.mismatches,
+            "near_ties": self.near_ties,
             "controller_us_per_step": self.controller_us_per_step,
             "gamma_histogram": dict(self.gamma_histogram),
             "reasons": dict(self.reasons),
@@ -103,12 +110,20 @@ def foreign_cpu(results: Sequence[Measurement]) -> ForeignCpu:
     return ForeignCpu(mean, max(readable, default=mean))
 
 
-def summarize(arms: Sequence[Arm], results: Sequence[Measurement], *, comparable: bool) -> list[ArmSummary]:
+def summarize(
+    arms: Sequence[Arm],
+    results: Sequence[Measurement],
+    *,
+    comparable: bool,
+    near_ties: Mapping[str, int] | None = None,
+) -> list[ArmSummary]:
     """One summary per arm. `results` must hold the baseline `fixed:0` in every repeat.
 
-    `comparable`: all arms should have emitted the same tokens (greedy decoding under a lossless rule).
+    `comparable`: all arms should have emitted the same tokens (greedy decoding under a lossless rule). `near_ties` are
+    counted by `adaptive.benchmark.near_ties`.
     """
-    return [_summarize_arm(arm, results, comparable) for arm in arms]
+    ties = near_ties or {}
+    return [replace(_summarize_arm(arm, results, comparable), near_ties=ties.get(arm.label)) for arm in arms]
 
 
 def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -> ArmSummary:
@@ -120,15 +135,17 @@ def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -
         policy=arm.label,
         drafter=arm.drafter,
         distinct_requests=len({prompt for run in runs for prompt in run.tokens}),
-        overall=_figures(runs, _ratio(results, arm.label, None)),
+        overall=_figures(runs, paired_ratio(results, arm.label, None)),
         tasks={
-            task: _figures([result.run for result in own if result.task == task], _ratio(results, arm.label, task))
+            task: _figures(
+                [result.run for result in own if result.task == task], paired_ratio(results, arm.label, task)
+            )
             for task in tasks
         },
         gamma_histogram=dict(sorted(Counter(step.gamma for step in steps).items())),
         reasons=dict(Counter(step.reason or "unnamed" for step in steps).most_common()),
         controller_us_per_step=1e6 * _divide(sum(run.controller_s for run in runs), len(steps)),
-        mismatches=_mismatches(results, arm.label) if comparable else None,
+        mismatches=len(differing_answers(results, arm.label)) if comparable else None,
     )
 
 
@@ -162,25 +179,27 @@ def _figures(runs: Sequence[Run], ratio: Ratio) -> Figures:
     )
 
 
-def _ratio(results: Sequence[Measurement], label: str, task: str | None) -> Ratio:
+def paired_ratio(results: Sequence[Measurement], label: str, task: str | None, base: str = BASELINE) -> Ratio:
+    """One arm's throughput over another's, on one task or (None) on all, paired within each repeat."""
     ratios = []
     for repeat in dict.fromkeys(result.repeat for result in results):
         here = [result for result in results if result.repeat == repeat and task in (None, result.task)]
-        own, base = ([result.run for result in here if result.arm == name] for name in (label, BASELINE))
-        ratios.append(_divide(_speed(own), _speed(base)))
+        own, other = ([result.run for result in here if result.arm == name] for name in (label, base))
+        ratios.append(_divide(_speed(own), _speed(other)))
     return Ratio(float(np.median(ratios)), min(ratios), max(ratios))
 
 
-def _mismatches(results: Sequence[Measurement], label: str) -> int:
+def differing_answers(results: Sequence[Measurement], label: str) -> dict[str, set[tuple[Tokens, Tokens]]]:
+    """By prompt id, the pairs of plain decoding's answer and another one that the arm gave in the same repeat."""
     plain = {(result.repeat, result.task): result.run.tokens for result in results if result.arm == BASELINE}
-    differing = {
-        prompt
-        for result in results
-        if result.arm == label
-        for prompt, tokens in result.run.tokens.items()
-        if tokens != plain[result.repeat, result.task][prompt]
-    }
-    return len(differing)
+    differing: dict[str, set[tuple[Tokens, Tokens]]] = {}
+    for result in results:
+        if result.arm == label:
+            expected = plain[result.repeat, result.task]
+            for prompt, tokens in result.run.tokens.items():
+                if tokens != expected[prompt]:
+                    differing.setdefault(prompt, set()).add((expected[prompt], tokens))
+    return differing
 
 
 def _alpha_by_position(stats: Iterable[RequestStats]) -> tuple[float, ...]:

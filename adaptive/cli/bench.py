@@ -11,8 +11,10 @@ import typer
 from adaptive.cli import options as o
 from adaptive.cli import synthetic as s
 from adaptive.cli.errors import UsageError, usage
+from adaptive.cli.peers import LIBRARIES, peer_arms, peer_options
+from adaptive.cli.prompt_ids import token_ids
 from adaptive.cli.render import Steps, print_json, stderr, stdout, to_json
-from adaptive.cli.report import print_foreign_cpu, print_summaries
+from adaptive.cli.report import print_outcome
 from adaptive.cli.session import TextEngine, check_policies, load, parse_policies
 from adaptive.contract import Policy
 from adaptive.requests import Sampling
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 BASELINE = "fixed:0"
 DEFAULT_POLICIES = "fixed:0,fixed:3,ema"
-PEERS = ("transformers",)
 LEARNED_STATE = "reset before every run (arm x task x repeat)"
 
 Prompts = Annotated[
@@ -34,7 +35,11 @@ Policies = Annotated[
 ]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peers", help="Greedy decoding of other libraries on the same weights: transformers."),
+    typer.Option("--peers", help=f"Greedy decoding by other libraries on the same weights: {', '.join(LIBRARIES)}."),
+]
+PeerPrograms = Annotated[
+    list[str] | None,
+    typer.Option("--peer-program", metavar="LABEL=COMMAND", help="A program asked by JSON lines; repeatable."),
 ]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="How often each arm meets each group of prompts.")]
 JsonFile = Annotated[
@@ -46,6 +51,7 @@ def bench(
     prompts: Prompts = None,
     policies: Policies = None,
     peers: Peers = None,
+    peer_program: PeerPrograms = None,
     repeat: Repeat = 3,
     raw: o.Raw = False,
     json: JsonFile = None,
@@ -70,49 +76,36 @@ def bench(
     debug: o.Debug = False,
 ) -> None:
     """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
-    from adaptive.benchmark import foreign_cpu, machine_facts, measure, summarize, units
+    from adaptive.benchmark import conclude, make_gap, measure, units
 
     chosen = _with_baseline(parse_policies(policies or [DEFAULT_POLICIES]))
     sampling = o.sampling_options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
-    peer_names = _peer_names(peers or [], greedy=sampling.greedy)
     wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
     wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
+    others = peer_options(peers or [], peer_program or [], batch=max_batch, greedy=sampling.greedy, taken=[*chosen])
     items = _read_items(prompts, raw)
     _require_folder(json)
 
     engine = load(wanted)
     check_policies(engine, chosen)
-    arms = _policy_arms(engine, chosen, wanted) + _peer_arms(engine, peer_names, wanted, ignore_eos)
-    with Steps("bench", units(arms, items, repeat)) as steps:
-        results = measure(arms, items, sampling, repeat, steps.begin)
-
+    with peer_arms(engine, others, wanted, ignore_eos=ignore_eos) as theirs:
+        arms = [*_policy_arms(engine, chosen, wanted), *theirs]
+        with Steps("bench", units(arms, items, repeat)) as steps:
+            results = measure(arms, items, sampling, repeat, steps.begin)
+    ids = {item.id: token_ids(engine.tokenizer, item.prompt) for item in items}
+    gap = make_gap(engine, chosen[BASELINE], ids)
     comparable = sampling.greedy and wanted.synthetic is None
-    summaries = summarize(arms, results, comparable=comparable)
-    others = foreign_cpu(results)
+    outcome = conclude(arms, results, peers=others.labels, comparable=comparable, gap=gap)
     if json is not None:
-        machine = machine_facts(engine.describe()) | {"foreign_cpu": others.mean, "foreign_cpu_max": others.worst}
         settings: dict[str, object] = {"prompts": str(prompts or "built-in"), "requests": len(items), "repeat": repeat}
-        settings |= _settings(sampling, wanted)
-        _write(json, {"machine": machine, "settings": settings, "arms": [one.as_json() for one in summaries]})
-    console = stderr() if json == "-" else stdout()
-    print_summaries(console, summaries, notice=wanted.synthetic.notice if wanted.synthetic else None)
-    print_foreign_cpu(console, others)
+        _write(json, outcome.as_json(engine.describe(), settings | _settings(sampling, wanted)))
+    print_outcome(stderr() if json == "-" else stdout(), outcome, wanted.synthetic.notice if wanted.synthetic else None)
 
 
 def _with_baseline(policies: dict[str, Policy]) -> dict[str, Policy]:
     return policies if BASELINE in policies else parse_policies([BASELINE]) | policies
-
-
-def _peer_names(specs: list[str], *, greedy: bool) -> list[str]:
-    names = [name.strip() for spec in specs for name in spec.split(",") if name.strip()]
-    for name in names:
-        if name not in PEERS:
-            raise UsageError(f"--peers: {name!r} is not known; choose from {', '.join(PEERS)}")
-    if names and not greedy:
-        raise UsageError("--peers: other libraries are compared greedily; leave --temperature at 0")
-    return names
 
 
 def _read_items(path: Path | None, raw: bool) -> list[PromptItem]:
@@ -136,14 +129,6 @@ def _policy_arms(engine: TextEngine, policies: Mapping[str, Policy], wanted: o.E
     from adaptive.benchmark import PolicyArm
 
     return [PolicyArm(spec, policy, engine, wanted.drafter) for spec, policy in policies.items()]
-
-
-def _peer_arms(engine: TextEngine, names: list[str], wanted: o.EngineOptions, ignore_eos: bool) -> list[Arm]:
-    if not names:
-        return []
-    from adaptive.cli.peer import transformers_arm
-
-    return [transformers_arm(engine, wanted, ignore_eos)]
 
 
 def _settings(sampling: Sampling, wanted: o.EngineOptions) -> dict[str, object]:

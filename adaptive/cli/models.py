@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adaptive.cli.errors import UsageError
-from adaptive.cli.options import Debug, Json
+from adaptive.cli.options import DTYPES, Debug, Dtype, Json, Revision
 from adaptive.cli.render import Steps, print_json, stdout, table
 
 if TYPE_CHECKING:
     from engine.models.fetch import KnownModel
 
-app = typer.Typer(help="Fetch and list the models this package knows by name.", no_args_is_help=True)
+app = typer.Typer(help="Fetch and list the models known by name; write any model as a folder.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `adaptive models list`.")]
+AnyModel = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A known model's name, a GGUF file, a Hugging Face folder or hub id.")
+]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where it is not there.")]
 
 
 @app.command()
@@ -47,6 +51,31 @@ def path(name: Name, json: Json = False, debug: Debug = False) -> None:
     _require_known(name)
     found = resolve_model(name)
     print_json({"name": name, "path": str(found)}) if json else print(found)
+
+
+@app.command()
+def export(
+    model: AnyModel,
+    folder: Folder,
+    revision: Revision = None,
+    dtype: Dtype = "float32",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a model as a Hugging Face folder: config.json, safetensors, tokenizer; weights dequantised."""
+    if dtype not in DTYPES:
+        raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
+    if (folder / "config.json").exists():
+        raise UsageError(f"{folder} holds a model already: name another folder")
+    from engine.config import DTYPES as TORCH_DTYPES
+    from engine.models.export import export_huggingface
+    from engine.models.source import open_model
+
+    with Steps(f"reading {model}") as steps:
+        checkpoint = open_model(model, revision).load(TORCH_DTYPES[dtype], steps.reached)
+        steps.begin(f"writing {folder}")
+        export_huggingface(checkpoint, folder)
+    print_json({"model": model, "path": str(folder), "dtype": dtype}) if json else print(folder)
 
 
 def fetch_with_progress(name: str) -> Path:

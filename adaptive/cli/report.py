@@ -10,19 +10,23 @@ from rich.table import Table
 from adaptive.cli.render import number, share, table
 
 if TYPE_CHECKING:
-    from adaptive.benchmark import ArmSummary, Figures, ForeignCpu
+    from adaptive.benchmark import ArmSummary, Comparison, Figures, ForeignCpu, Outcome, Ratio
 
 POSITIONS_SHOWN = 6
 
 
-def print_summaries(console: Console, summaries: list[ArmSummary], *, notice: str | None = None) -> None:
-    """Two tables (all prompts; by task) and the lossless check, or before them a notice why there can be none."""
+def print_outcome(console: Console, outcome: Outcome, notice: str | None) -> None:
+    """Tables (all prompts; by task; against peers) and the lossless check, or before them why there can be none."""
+    summaries = outcome.summaries
     if notice is not None:
         console.print(notice, markup=False)
     console.print(_overall_table(summaries))
     console.print(_task_table(summaries))
+    if outcome.comparisons:
+        console.print(_peer_table(outcome.comparisons))
     line = lossless_line(summaries) if notice is None else "Lossless check: does not apply to synthetic acceptance."
     console.print(line, markup=False)
+    print_foreign_cpu(console, outcome.others)
 
 
 def print_foreign_cpu(console: Console, others: ForeignCpu) -> None:
@@ -43,18 +47,18 @@ def lossless_line(summaries: list[ArmSummary]) -> str:
     if summaries[0].mismatches is None:
         return "Lossless check: needs greedy decoding (--temperature 0)."
     requests = summaries[0].distinct_requests
-    differing = [f"{one.policy} {one.mismatches} of {requests}" for one in summaries if one.mismatches]
+    differing = [f"{one.policy} {one.mismatches} of {requests}{_ties(one)}" for one in summaries if one.mismatches]
     if not differing:
         return f"Lossless check: every arm gave plain decoding's tokens for all {requests} requests."
+    looked_at = any(one.near_ties is not None for one in summaries)
     return (
         f"Lossless check: requests whose tokens differ from plain decoding's: {', '.join(differing)}. "
-        "Where two tokens are almost equally likely, rounding may swap them."
+        f"Where two tokens are almost equally likely{' (a near tie)' if looked_at else ''}, rounding may swap them."
     )
 
 
 def ratio_cells(figures: Figures) -> list[str]:
-    ratio = figures.ratio
-    return [f"{number(ratio.median, 2)}x", f"{number(ratio.low, 2)}–{number(ratio.high, 2)}"]
+    return [f"{number(figures.ratio.median, 2)}x", _range(figures.ratio)]
 
 
 def _overall_table(summaries: list[ArmSummary]) -> Table:
@@ -97,3 +101,21 @@ def _task_table(summaries: list[ArmSummary]) -> Table:
                 ]
             )
     return table("By task", columns, rows, left=2)
+
+
+def _peer_table(comparisons: list[Comparison]) -> Table:
+    rows = [
+        [one.task or "all of them", one.peer, one.policy, f"{number(one.ratio.median, 2)}x", _range(one.ratio)]
+        for one in comparisons
+    ]
+    title = "Against others (tokens/s of ours over theirs within the same repeat)"
+    return table(title, ["task", "theirs", "ours", "ratio", "min–max"], rows, left=3)
+
+
+def _range(ratio: Ratio) -> str:
+    return f"{number(ratio.low, 2)}–{number(ratio.high, 2)}"
+
+
+def _ties(summary: ArmSummary) -> str:
+    """How many of the differing requests differ by near ties only."""
+    return "" if summary.near_ties is None else f" ({summary.near_ties} by near ties)"

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptive.benchmark import PeerArm
-from adaptive.cli import bench as command
+from adaptive.cli.prompt_ids import token_ids
 from adaptive.requests import Prompt
 from tests.adaptive.cli.conftest import Cli, put_in_place
 from tests.adaptive.cli.toy import ToyCodec, ToyEngine
 
+FAKE_PROGRAM = Path(__file__).parents[1] / "benchmark" / "fake_program.py"
 ARM_KEYS = {
     "policy",
     "drafter",
@@ -30,6 +32,7 @@ ARM_KEYS = {
     "wasted",
     "controller_us_per_step",
     "mismatches",
+    "near_ties",
     "tasks",
 }
 
@@ -81,17 +84,54 @@ def test_sampled_answers_are_not_compared(cli: Cli, toy: ToyEngine, prompt_file:
     assert [arm["mismatches"] for arm in json.loads(ended.out)["arms"]] == [None] * 3
 
 
-def test_peers_are_measured_beside(
-    cli: Cli, toy: ToyEngine, prompt_file: Path, monkeypatch: pytest.MonkeyPatch
+def test_programs_are_measured_beside(cli: Cli, toy: ToyEngine, prompt_file: Path) -> None:
+    command = shlex.join([sys.executable, str(FAKE_PROGRAM)])
+    args = ("--policies", "fixed:0,fixed:3", "--max-tokens", 5, "--repeat", 2, "--max-batch", 2, "--json", "-")
+    ended = cli("bench", "--prompts", prompt_file, "--peer-program", f"fake={command}", *args)
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    theirs = arms_of(result)["fake"]
+    assert theirs["tokens"] == 2 * (5 + 5 + 5)
+    assert theirs["seconds"] == 2 * (0.25 + 0.25), "two batches a repeat, by its own clock"
+    assert (theirs["mismatches"], theirs["near_ties"], theirs["tpot_ms"]) == (3, 0, None)
+    pairs = {(one["task"], one["policy"]) for one in result["against_peers"]}
+    assert pairs == {(task, policy) for task in ("long", "short", None) for policy in ("fixed:0", "fixed:3")}
+    assert all(0 < one["ratio_min"] <= one["ratio"] <= one["ratio_max"] for one in result["against_peers"])
+    assert "Against others" in ended.err
+    assert "fake 3 of 3 (0 by near ties)" in ended.err
+
+
+def test_without_peers_there_is_nothing_to_compare_with(cli: Cli, toy: ToyEngine, prompt_file: Path) -> None:
+    ended = cli("bench", "--prompts", prompt_file, "--policies", "fixed:0", "--repeat", 1, "--json", "-")
+    assert json.loads(ended.out)["against_peers"] == []
+    assert "Against others" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--peers", "vllm"), "--peers: 'vllm' is not known; choose from transformers, transformers-lookup"),
+        (("--peers", "transformers", "--temperature", 1), "--peers: other libraries are compared greedily"),
+        (("--peers", "transformers,transformers"), "there are two arms of the name 'transformers'"),
+        (("--peers", "transformers-lookup", "--max-batch", 8), "serves one prompt at a time, and --max-batch is 8"),
+        (("--peer-program", "python"), "--peer-program: 'python' is not of the form LABEL=COMMAND"),
+        (("--peer-program", "x='"), '--peer-program: "\'" is not a command'),
+        (("--peer-program", "ema=python"), "there are two arms of the name 'ema'"),
+    ],
+)
+def test_peers_that_can_not_be(
+    cli: Cli, toy: ToyEngine, prompt_file: Path, args: tuple[object, ...], message: str
 ) -> None:
-    peer = PeerArm("transformers", lambda item, max_tokens: [ord("X")] * 5)
-    monkeypatch.setattr(command, "_peer_arms", lambda *args: [peer])
-    ended = cli("bench", "--prompts", prompt_file, "--peers", "transformers", "--repeat", 1, "--json", "-")
-    theirs = arms_of(json.loads(ended.out))["transformers"]
-    assert theirs["tokens"] == 15
-    assert theirs["tokens_per_s"] > 0
-    assert theirs["mismatches"] == 3
-    assert theirs["tpot_ms"] is None
+    ended = cli("bench", "--prompts", prompt_file, *args)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_a_program_that_fails_ends_with_1_and_its_words(cli: Cli, toy: ToyEngine, prompt_file: Path) -> None:
+    command = shlex.join([sys.executable, str(FAKE_PROGRAM), "--misbehave", "not ready"])
+    ended = cli("bench", "--prompts", prompt_file, "--peer-program", f"fake={command}")
+    assert ended.code == 1
+    assert "fake reports: there is no such model" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -99,7 +139,4 @@ def test_peers_are_measured_beside(
     [("ab", [97, 98]), ([1, 2, 3], [1, 2, 3]), ([{"role": "r", "content": "c"}], [60, 114, 62, 99])],
 )
 def test_a_peer_reads_what_the_engine_reads(prompt: Prompt, expected: list[int]) -> None:
-    pytest.importorskip("torch")
-    from adaptive.cli.peer import token_ids
-
     assert token_ids(ToyCodec(), prompt) == expected

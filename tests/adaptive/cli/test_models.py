@@ -7,6 +7,7 @@ import pytest
 from adaptive.cli import models as command
 from engine.models import fetch
 from tests.adaptive.cli.conftest import Cli
+from tests.engine.gguf_files import TinyGguf
 
 NAME = "smollm2-135m"
 
@@ -60,3 +61,24 @@ def test_a_failed_fetch_ends_with_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 def test_unknown_names_are_usage_errors(cli: Cli) -> None:
     assert cli("models", "fetch", "gpt-17").code == 2
     assert list(command.known_models()) == [NAME]
+
+
+def test_a_model_is_written_as_a_folder_once(cli: Cli, tmp_path: Path) -> None:
+    import json
+
+    model, folder = TinyGguf().write(tmp_path / "tiny.gguf"), tmp_path / "a" / "folder"
+    ended = cli("models", "export", model, folder, "--dtype", "bfloat16", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out) == {"model": str(model), "path": str(folder), "dtype": "bfloat16"}
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert (settings["model_type"], settings["dtype"]) == ("llama", "bfloat16")
+    again = cli("models", "export", model, folder)
+    assert again.code == 2
+    assert f"{folder} holds a model already" in again.err
+
+
+def test_export_refuses_what_it_does_not_know(cli: Cli, tmp_path: Path) -> None:
+    assert cli("models", "export", NAME, tmp_path / "out", "--dtype", "int8").code == 2
+    ended = cli("models", "export", NAME, tmp_path / "out")
+    assert ended.code == 1
+    assert f"adaptive models fetch {NAME}" in ended.err

@@ -90,14 +90,62 @@ def test_a_file_that_is_no_model(cli: Cli, tmp_path: Path) -> None:
 def test_bench_beside_transformers(cli: Cli, model: Path, prompt_file: Path) -> None:
     pytest.importorskip("transformers")
     ended = cli(
-        *("bench", "--prompts", prompt_file, "--model", model, "--policies", "fixed:0,ema", "--peers", "transformers"),
+        *("bench", "--prompts", prompt_file, "--model", model, "--policies", "fixed:0,ema"),
+        *("--peers", "transformers,transformers-lookup"),
         *("--max-tokens", 16, "--ignore-eos", "--repeat", 1, "--json", "-", *ARGS),
     )
     assert ended.code == 0, ended.err
     arms = {arm["policy"]: arm for arm in json.loads(ended.out)["arms"]}
-    assert list(arms) == ["fixed:0", "ema", "transformers"]
-    assert [arm["tokens"] for arm in arms.values()] == [48, 48, 48]
-    assert [arm["mismatches"] for arm in arms.values()] == [0, 0, 0]
+    assert list(arms) == ["fixed:0", "ema", "transformers", "transformers-lookup"]
+    assert [arm["tokens"] for arm in arms.values()] == [48] * 4
+    assert [arm["mismatches"] for arm in arms.values()] == [0] * 4
+
+
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_transformers_takes_as_many_prompts_as_we_do(
+    cli: Cli, model: Path, prompt_file: Path, ignore_eos: bool
+) -> None:
+    """Prompts of different lengths in one batch, padded on the left; answers of different lengths, where they end."""
+    pytest.importorskip("transformers")
+    ended = cli(
+        *("bench", "--prompts", prompt_file, "--model", model, "--policies", "fixed:0", "--peers", "transformers"),
+        *("--max-batch", 2, "--max-tokens", 40, "--repeat", 1, "--json", "-", *ARGS),
+        *(["--ignore-eos"] if ignore_eos else []),
+    )
+    assert ended.code == 0, ended.err
+    ours, theirs = json.loads(ended.out)["arms"]
+    assert theirs["mismatches"] == 0
+    assert ours["tokens"] == theirs["tokens"] <= 120
+    assert (ours["tokens"] == 120) >= ignore_eos
+
+
+def test_lookup_drafts_at_all(model: Path) -> None:
+    pytest.importorskip("transformers")
+    from adaptive.benchmark import PromptItem
+    from adaptive.cli.options import engine_options
+    from adaptive.cli.session import open_engine
+    from adaptive.cli.transformers_peer import transformers_arms
+    from adaptive.requests import Sampling
+
+    wanted = engine_options(str(model), None, "ngram", None, 1, None, "float32", "cpu", 1)
+    engine = open_engine(wanted, lambda done, total: None)
+    plain, lookup = transformers_arms(engine, ["transformers", "transformers-lookup"], wanted, ignore_eos=True)
+    assert (plain.batch, lookup.batch, lookup.drafter) == (1, 1, "prompt lookup")
+    forward, calls = lookup.generate.model.forward, []  # type: ignore[attr-defined]
+
+    def counted(*args: object, **options: object) -> object:
+        calls.append(1)
+        return forward(*args, **options)
+
+    lookup.generate.model.forward = counted  # type: ignore[attr-defined]
+    items, sampling = [PromptItem("p", [5, 6, 7] * 12)], Sampling(max_tokens=32)
+    answers, passes = [], []
+    for arm in (plain, lookup):
+        calls.clear()
+        answers.append(arm.run(items, sampling).tokens)
+        passes.append(len(calls))
+    assert answers[0] == answers[1]
+    assert passes[1] < passes[0] == 32
 
 
 def test_sampling_with_the_same_seed_is_repeatable(cli: Cli, model: Path) -> None:

@@ -15,7 +15,9 @@ CONTEXT = 3000
 
 
 class ToyCodec:
-    """One character is one token."""
+    """One character is one token, and none ends an answer."""
+
+    eos_ids: frozenset[int] = frozenset()
 
     def encode(self, text: str) -> list[int]:
         return [ord(character) for character in text]
@@ -86,7 +88,8 @@ class ToyEngine:
         prompt = request.prompt
         if isinstance(prompt, str):
             return prompt
-        return self.tokenizer.apply_chat([message for message in prompt if not isinstance(message, int)])
+        ids = [part for part in prompt if isinstance(part, int)]
+        return self.tokenizer.decode(ids) + self.tokenizer.apply_chat([m for m in prompt if not isinstance(m, int)])
 
     def cancel(self, request: RequestId) -> None:
         self._waiting = [row for row in self._waiting if row.id != request]

@@ -1,0 +1,1 @@
+"""The cost of one verify forward: points, floors, measurement, report. `bench/engine.py` starts it."""
