@@ -82,7 +82,7 @@ def bench(
     items = _read_items(prompts, raw)
     _require_folder(json)
 
-    engine = load(wanted)
+    engine = load(wanted.for_timing())
     check_policies(engine, chosen)
     arms = _policy_arms(engine, chosen, wanted) + _peer_arms(engine, peer_names, wanted, ignore_eos)
     with Steps("bench", units(arms, items, repeat)) as steps:

@@ -69,6 +69,9 @@ class ModelDrafter:
             token_B = self._sample(state, key, position, logits_BV)
         state.drafts_RM[: key.batch, position].copy_(token_B)
 
+    def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
+        self.kv.copy_prefix(source, target, count, min(context, self.limit))
+
     def _drafting(self, state: RowState, batch: int) -> Tensor:
         """1 for the rows that draft: live, not opted out or at their last token, within this model's context `[B]`."""
         willing_B = (state.draft_cap_R[:batch] > 0) & (state.budget_R[:batch] > 1)
