@@ -262,9 +262,10 @@ class StepReport:
     """What an earlier step did, per row of that step.
 
     `drafted` ≥ `verified` ≥ `accepted`: acceptance past `verified` was never observed (censored). `live` is False
-    where the request had already ended. `step_s` runs from completion to completion (nan after idle); `draft_s`
-    and `verify_s` are nan where not timed. Signals are `[B, gamma]`: those of `DRAFT_SIGNALS` up to `drafted`, those
-    of `TARGET_SIGNALS` up to `verified`, nan beyond. (`match_len` is in the view.)
+    where the request had already ended. `step_s` runs from completion to completion (nan after idle); `draft_s`,
+    `verify_s` and `prefill_s` are parts of it, nan where not timed. `prefill_s` is what reading and copying prompts
+    took, of requests that need not be in this batch yet. Signals are `[B, gamma]`: those of `DRAFT_SIGNALS` up to
+    `drafted`, those of `TARGET_SIGNALS` up to `verified`, nan beyond. (`match_len` is in the view.)
     """
 
     step: int
@@ -280,6 +281,7 @@ class StepReport:
     step_s: float = float("nan")
     draft_s: float = float("nan")
     verify_s: float = float("nan")
+    prefill_s: float = float("nan")
     signals: Mapping[Signal, FloatArray] | None = None
 
 
@@ -305,7 +307,10 @@ class Controller(Protocol):
         """Called off the critical path, about an earlier step."""
 
     def forget(self, rows: Sequence[int]) -> None:
-        """Rows whose request ended; follows the last report that names them, precedes their reuse."""
+        """Rows whose request ended or gave way; follows the last report that names them, precedes their reuse.
+
+        A request that comes back takes a row as a new one would, with `emitted` and `elapsed` where they were.
+        """
 
 
 @runtime_checkable

@@ -39,6 +39,7 @@ class RequestOptions(TypedDict, total=False):
     slo_class: str | None
     allow_lossy: bool
     speculation: bool
+    priority: int
 
 
 class _Seat(NamedTuple):

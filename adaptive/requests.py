@@ -59,7 +59,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `tpot_slo_ms` is the wished time per output token; `speculation=False` opts out of drafting."""
+    """One request. `tpot_slo_ms` is the wished time per output token; `speculation=False` opts out of drafting.
+
+    Of waiting requests the one with the highest `priority` is served first, and of equals the earliest. Where no row is
+    free it takes that of a running request of lower priority, which goes on later where it was, its output the same.
+    (SGLang's default sense; vLLM serves low numbers first.)
+    """
 
     prompt: Prompt
     sampling: Sampling = Sampling()
@@ -68,6 +73,7 @@ class Request:
     slo_class: str | None = None
     allow_lossy: bool = False
     speculation: bool = True
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if self.tpot_slo_ms is not None and not self.tpot_slo_ms > 0:
@@ -87,6 +93,8 @@ class RequestStats:
 
     `ttft_ms` runs from submission to the first token; `tpot_ms` is (last - first token) / (tokens - 1), 0 for one.
     `accepted_by_position[k]` of `drafted_by_position[k]` verified draft tokens at depth k stood.
+    `cached_prompt_tokens` of the prompt's tokens were found in the cache of an earlier request. `prefill_ms` is what
+    reading the prompt took, nan where that is not known. `preemptions` counts how often it had to give up its row.
     """
 
     prompt_tokens: int
@@ -99,6 +107,9 @@ class RequestStats:
     gamma_histogram: Mapping[int, int] = field(default_factory=dict)
     drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
+    cached_prompt_tokens: int = 0
+    prefill_ms: float = math.nan
+    preemptions: int = 0
 
     @property
     def tau(self) -> float:

@@ -68,6 +68,7 @@ class Case:
             dtype=self.dtype,
             device=self.device,
             backend=backend,
+            prefix_reuse=False,  # the second pass shall do what the first did
         )
         weights = random_weights(self.model, dtype=config.torch_dtype)
         decoder = Decoder(self.model, weights, config.context_len, config.device)

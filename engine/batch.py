@@ -7,9 +7,8 @@ padding. Shapes: R rows, P capacity, M largest γ, O columns of the packed feedb
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive.contract import DRAFT_SIGNALS, TARGET_SIGNALS, IntArray
-from adaptive.requests import MAX_LOGPROBS, Sampling
+from adaptive.requests import MAX_LOGPROBS
 from engine.control import StepControl
 from engine.graphs import Read, Write
+
+if TYPE_CHECKING:
+    from engine.request_state import RequestState
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,36 +94,26 @@ class RowState:
 
     # What the host changes and reads goes through the backend, in one queue with the pieces.
 
-    def admit(
-        self,
-        write: Write,
-        row: int,
-        prompt: Sequence[int],
-        budget: int,
-        seed: int,
-        sampling: Sampling,
-        cap: int,
-        *,
-        allow_lossy: bool = False,
-    ) -> None:
-        """Write a request into a free row; it decodes only once `start` is called."""
-        write(self.history_RP[row, : len(prompt)], prompt)
+    def admit(self, write: Write, request: RequestState) -> None:
+        """Write a request into its row; it decodes only once `start` is called."""
+        sampling, tokens = request.request.sampling, request.all_tokens()
+        write(self.history_RP[request.row, : len(tokens)], tokens)
         values: tuple[tuple[Tensor, int | float], ...] = (
-            (self.lens_R, len(prompt)),
-            (self.budget_R, budget),
-            (self.draft_cap_R, cap),
-            (self.steps_R, 0),
-            (self.seeds_R, seed),
-            (self.allow_lossy_R, int(allow_lossy)),
+            (self.lens_R, len(tokens)),
+            (self.budget_R, request.budget - len(request.tokens)),
+            (self.draft_cap_R, self.max_gamma if request.request.speculation else 0),
+            (self.steps_R, request.steps),
+            (self.seeds_R, request.seed),
+            (self.allow_lossy_R, int(request.request.allow_lossy)),
             (self.top_k_R, sampling.top_k),
             (self.top_p_R, sampling.top_p),
             (self.temperature_R, sampling.temperature),
             (self.draft_lens_R, 0),
             (self.match_lens_R, 0),
-            (self.cached_R, 0),
+            (self.cached_R, request.cached),
         )
         for buffer, value in values:
-            write(buffer[row], value)
+            write(buffer[request.row], value)
 
     def start(self, write: Write, row: int) -> None:
         write(self.live_R[row], 1)
@@ -140,6 +132,10 @@ class RowState:
         write(self.budget_R[row], budget)
         write(self.steps_R[row], steps)
         write(self.cached_R[row], 0)
+
+    def restore(self, write: Write, row: int, cached: int) -> None:
+        """Say how many tokens a draft model's cache holds, now that some were copied."""
+        write(self.cached_R[row], cached)
 
     def available(self, batch: int) -> Tensor:
         """Draft tokens each of the first `batch` rows could verify now `[B]`: proposed, allowed and within budget."""

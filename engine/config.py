@@ -15,15 +15,17 @@ BACKENDS = ("eager", "cuda", *TEST_BACKENDS)
 class EngineConfig:
     """Sizes and devices. `context_len` is the tokens a row can hold, prompt and answer together.
 
-    `prefill_chunk` bounds the prompt tokens worked on between two decode steps. `backend` runs the captured pieces:
-    `eager` anywhere, `cuda` as CUDA graphs; on a CPU also `replay` (recorded and replayed) and `late` (as late as is
-    legal), which are for tests and debugging.
+    `max_gamma` is what drafters are built for; the engine itself goes by its drafter. `prefill_chunk` bounds the prompt
+    tokens worked on between two decode steps. With `prefix_reuse`, what a prompt shares with the content of a row is
+    not computed again. `backend` runs the captured pieces: `eager` anywhere, `cuda` as CUDA graphs; on a CPU also
+    `replay` (recorded and replayed) and `late` (as late as is legal), which are for tests and debugging.
     """
 
     max_batch: int = 8
     context_len: int = 2048
     max_gamma: int = 16
     prefill_chunk: int = 256
+    prefix_reuse: bool = True
     dtype: str = "float32"
     device: str = "cpu"
     backend: str = "eager"

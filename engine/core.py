@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from adaptive.contract import AcceptanceKind, Capabilities, Controller, Needs
 from adaptive.requests import Output, Request, RequestId
+from engine.admission import Admission, ServingCounts
 from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
-from engine.drafters import Drafter
+from engine.drafters import Drafter, KeepsPrefixes
 from engine.graphs import make_backend
+from engine.intake import Intake
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
 from engine.observe import Observer
 from engine.prefill import Prefill
-from engine.request_state import NoText, RequestState
+from engine.prefix import PrefixIndex
+from engine.prefix_copy import PrefixCopier, PrefixCopy
+from engine.request_state import RequestState
 from engine.runner import StepRunner
 from engine.scheduler import Scheduler
 from engine.step import DecodeStep
-from engine.stop import StopText
-from engine.tokenizer import Detokenizer, Tokenizer
+from engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
@@ -54,16 +55,18 @@ class LLMEngine:
         self.decoder = decoder
         self.drafter = drafter
         self.synthetic = synthetic
-        self._tokenizer = tokenizer
         self._clock = clock
         max_gamma = drafter.caps.max_gamma if drafter else 0
         self.state = RowState(config.max_batch, config.context_len, max_gamma, config.device)
         self.kv = KVCache.allocate(
             decoder.config, config.max_batch, config.context_len, config.torch_dtype, config.device
         )
+        copy = PrefixCopy(self.kv, drafter, torch.zeros(4, dtype=torch.int64, device=config.device))
         self.runner = self._make_runner(max_gamma)
         self.scheduler = Scheduler(config.max_batch)
         self._observer = Observer(config.max_batch, clock)
+        self._admission = self._make_admission(copy)
+        self._intake = Intake(config.context_len, decoder.config.vocab_size, tokenizer)
         self._controller: Controller | None = None
         self._sequences: dict[RequestId, RequestState] = {}
         self._outputs: list[Output] = []  # not handed out yet; survives a step that is interrupted
@@ -84,11 +87,22 @@ class LLMEngine:
         prefill = Prefill(self.decoder, self.kv, self.state, chunk_3)
         return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
 
+    def _make_admission(self, copy: PrefixCopy) -> Admission:
+        config, prefixes = self.config, None
+        if config.prefix_reuse:
+            drafts = isinstance(self.drafter, KeepsPrefixes)
+            prefixes = PrefixIndex(config.max_batch, config.context_len, drafts=drafts)
+        copier = PrefixCopier(config, copy, self.runner.backend)
+        return Admission(self.scheduler, self.state, self._observer, self.runner, prefixes, copier, self._forget)
+
     @property
     def tokenizer(self) -> Tokenizer:
-        if self._tokenizer is None:
-            raise ValueError("this engine was built without a tokenizer: give prompts as token ids")
-        return self._tokenizer
+        return self._intake.tokenizer
+
+    @property
+    def counts(self) -> ServingCounts:
+        """Requests admitted and preempted, prompt tokens read and reused, seconds that took."""
+        return self._admission.counts
 
     # --- adaptive.contract.Engine -------------------------------------------------------------------------------
 
@@ -113,51 +127,16 @@ class LLMEngine:
 
     def submit(self, request: Request) -> RequestId:
         """Queue a request. ValueError for a prompt that is empty, too long or holds ids outside the vocabulary."""
-        prompt = self._encode(request)
         request_id = request.id
         taken = {*self._sequences, *(output.request_id for output in self._outputs)}
         if request_id is None:
             request_id = next(name for name in self._names if name not in taken)
         if request_id in taken:
             raise ValueError(f"id={request_id!r} is already in use by an unfinished request: give each its own id")
-        sampling = request.sampling
-        stop_ids = frozenset(sampling.stop_token_ids)
-        if self._tokenizer is not None and not sampling.ignore_eos:
-            stop_ids |= self._tokenizer.eos_ids
-        if sampling.stop and self._tokenizer is None:
-            raise ValueError(f"stop={sampling.stop!r} needs a tokenizer: use stop_token_ids")
-        sequence = RequestState(
-            id=request_id,
-            request=request,
-            prompt=prompt,
-            budget=min(sampling.max_tokens, self.config.context_len - len(prompt)),
-            submitted_at=self._clock(),
-            stop_ids=stop_ids,
-            detokenizer=Detokenizer(self._tokenizer) if self._tokenizer else NoText(),
-            text=StopText(sampling.stop),
-        )
+        sequence = self._intake.accept(request, request_id, self._clock())
         self._sequences[request_id] = sequence
         self.scheduler.add(sequence)
         return request_id
-
-    def _encode(self, request: Request) -> list[int]:
-        prompt = request.prompt
-        if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt)
-        elif all(isinstance(part, int | np.integer) for part in prompt):
-            ids = [int(part) for part in prompt]  # type: ignore[arg-type]
-        else:
-            ids = self.tokenizer.encode(self.tokenizer.apply_chat(prompt))  # type: ignore[arg-type]
-        limit = self.config.context_len - 1
-        if not 1 <= len(ids) <= limit:
-            fix = "give at least one token" if not ids else "shorten it or raise context_len"
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens and must have 1 to {limit} (one is left to answer): {fix}"
-            )
-        outside = [token for token in ids if not 0 <= token < self.model_config.vocab_size]
-        if outside:
-            raise ValueError(f"token id {outside[0]} is outside the vocabulary of {self.model_config.vocab_size}")
-        return ids
 
     def cancel(self, request: RequestId) -> None:
         """End a request at the next step edge; unknown or finished ids are ignored, as they may just have ended."""
@@ -165,24 +144,23 @@ class LLMEngine:
         if sequence is None:
             return
         if sequence.row < 0:
-            self.scheduler.waiting.remove(sequence)
+            self.scheduler.withdraw(sequence)
         self._outputs.append(sequence.cancel())
         self._end([sequence])
 
     def step(self) -> Sequence[Output]:
-        """Admit, prefill a chunk, decode one step. Returns what each request got."""
+        """Admit, prefill a chunk, decode one step. Returns what each request got since the last call."""
         if self._controller is None:
             raise ValueError("no controller is attached: wrap the engine, AdaptiveController(engine, policy=...)")
         if self._torn:
             self._recover()
         self._torn = True
-        self.scheduler.admit()
-        for sequence in self.scheduler.unseated():
-            self._seat(sequence)
-        prefill_tokens = self._prefill()
+        before_s = self.counts.prefill_s
+        self._admission.run()
+        prefill_tokens = self._admission.prefill(self.config.prefill_chunk)
         batch = self.scheduler.decoding()
         if batch:
-            self._decode(self._controller, batch, prefill_tokens)
+            self._decode(self._controller, batch, prefill_tokens, self.counts.prefill_s - before_s)
         else:
             self._observer.pause()
         self._torn = False
@@ -195,50 +173,19 @@ class LLMEngine:
         self.runner.drafts_fresh = False
         self._observer.pause()
         for row, sequence in self.scheduler.running.items():
-            if sequence.decoding and sequence.finish_reason is None:
-                missed = self.state.tokens(backend.read, row, sequence.context_len)
-                if missed:
-                    self._outputs.append(sequence.extend(missed, self._clock(), None))
-                sequence.cached = 0
-                self.state.align(backend.write, row, sequence.budget - len(sequence.tokens), sequence.steps)
-                self.state.start(backend.write, row)
+            if sequence.finish_reason is not None:
+                continue
+            missed = self.state.tokens(backend.read, row, sequence.context_len) if sequence.decoding else []
+            if missed:
+                sequence.steps += 1  # its random numbers are used up
+                self._outputs.append(sequence.extend(missed, self._clock(), None))
             if sequence.seated:
-                self._observer.align(sequence)
+                self._admission.align(sequence)
         self._end([sequence for sequence in self.scheduler.running.values() if sequence.finish_reason is not None])
 
     # --- the step's parts ---------------------------------------------------------------------------------------
 
-    def _seat(self, sequence: RequestState) -> None:
-        sampling = sequence.request.sampling
-        seed = sampling.seed if sampling.seed is not None else random.getrandbits(63)
-        cap = self.state.max_gamma if sequence.request.speculation else 0
-        write = self.runner.backend.write
-        lossy = sequence.request.allow_lossy
-        self.state.admit(write, sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap, allow_lossy=lossy)
-        self._observer.seat(sequence)
-        sequence.seated = True
-        if sequence.decoding:
-            self._start(sequence)
-
-    def _start(self, sequence: RequestState) -> None:
-        self.state.start(self.runner.backend.write, sequence.row)
-        self.runner.drafts_fresh = False
-
-    def _prefill(self) -> int:
-        """Work on the oldest unfinished prompts until the chunk's token allowance is used."""
-        allowance = self.config.prefill_chunk
-        for sequence in self.scheduler.prefilling():
-            count = min(allowance, len(sequence.prompt) - 1 - sequence.prefilled)
-            self.runner.prefill(sequence.row, sequence.prefilled, count)
-            sequence.prefilled += count
-            allowance -= count
-            if sequence.decoding:
-                self._start(sequence)
-            if allowance == 0:
-                break
-        return self.config.prefill_chunk - allowance
-
-    def _decode(self, controller: Controller, batch: list[RequestState], prefill_tokens: int) -> None:
+    def _decode(self, controller: Controller, batch: list[RequestState], prefill_tokens: int, prefill_s: float) -> None:
         waiting = len(self.scheduler.waiting)
         free = 1 - len(self.scheduler.running) / self.config.max_batch
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
@@ -246,7 +193,7 @@ class LLMEngine:
         decision = controller.plan(view)
         gamma = decision.gamma
         feedback = self.runner.run(decision, batch, controller)
-        report = self._observer.report(view, gamma, feedback, prefill_tokens)
+        report = self._observer.report(view, gamma, feedback, prefill_s)
         for place, sequence in enumerate(batch):
             verified, accepted = int(report.verified[place]), int(report.accepted[place])
             sequence.record(gamma, verified, accepted)
@@ -259,15 +206,14 @@ class LLMEngine:
         self._end([sequence for sequence in batch if sequence.finish_reason is not None])
 
     def _end(self, ended: Sequence[RequestState]) -> None:
-        """Free what finished requests held, and let the controller forget their rows."""
+        """Free what finished requests held. Done twice it does no harm, should an exception cut the first try short."""
+        self._admission.release([sequence for sequence in ended if sequence.row >= 0])
         for sequence in ended:
-            del self._sequences[sequence.id]
-        seated = [sequence for sequence in ended if sequence.row >= 0]
-        for sequence in seated:
-            self.state.release(self.runner.backend.write, sequence.row)
-            self.scheduler.release(sequence)
-        if seated and self._controller is not None:
-            self._controller.forget([sequence.row for sequence in seated])
+            self._sequences.pop(sequence.id, None)
+
+    def _forget(self, rows: Sequence[int]) -> None:
+        if self._controller is not None:
+            self._controller.forget(rows)
 
     def describe(self) -> dict[str, object]:
         """What runs here, for people: model, sizes, device, kernels, memory in bytes."""

@@ -50,6 +50,14 @@ class KVCache:
         by_row = half[:-1].view(self.rows, self.capacity, *half.shape[1:])
         return by_row[:batch, :context].transpose(1, 2)
 
+    def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
+        """Copy the first `count` ≤ `context` positions from row to row; all three numbers are the device's."""
+        index_C = torch.arange(context, device=count.device)
+        from_C = source * self.capacity + index_C
+        to_C = torch.where(index_C < count, target * self.capacity + index_C, self.trash_slot)
+        for half in (*self.keys, *self.values):
+            half.index_copy_(0, to_C, half.index_select(0, from_C))
+
     def gather(self, layer: int, slots_C: Tensor) -> tuple[Tensor, Tensor]:
         """Chosen slots as `[1, K, C, D]` copies, for a row known only on the device."""
         keys, values = (half[layer].index_select(0, slots_C) for half in (self.keys, self.values))

@@ -39,6 +39,7 @@ def load_engine(
     device: str = "cpu",
     backend: str | None = None,
     threads: int | None = None,
+    prefix_reuse: bool = True,
     synthetic: SyntheticAcceptance | None = None,
     progress: Progress | None = None,
 ) -> LLMEngine:
@@ -49,7 +50,8 @@ def load_engine(
 
     `drafter` is `ngram`, `model` or None; `model` drafts with `draft_model`, named like `model`, of the same tokenizer.
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
-    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `synthetic` asks for an
+    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
+    what a prompt shares with earlier ones; leave it off to time prompts. `synthetic` asks for an
     acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
     bytes in all), per model. Raises ValueError for bad settings and files, FetchError when the hub does not give a
     model, MemoryError before allocating what does not fit.
@@ -66,6 +68,7 @@ def load_engine(
         dtype=dtype,
         device=device,
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),
+        prefix_reuse=prefix_reuse,
     )
     draft = _draft_source(draft_model, source)
     if synthetic is not None:

@@ -30,12 +30,12 @@ class Observer:
         self.completed_at = float("nan")
 
     def seat(self, request: RequestState) -> None:
-        """A request takes its row."""
+        """A request takes its row, for the first time or again."""
         wants = request.request
-        flags = (len(request.prompt), 0, wants.sampling.greedy, wants.allow_lossy, wants.speculation)
-        self._ints[:, request.row] = flags
+        lengths = (request.context_len, len(request.tokens))
+        self._ints[:, request.row] = (*lengths, wants.sampling.greedy, wants.allow_lossy, wants.speculation)
         slo = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
-        self._floats[:, request.row] = (np.nan, slo)
+        self._floats[:, request.row] = (request.first_token_at if request.tokens else np.nan, slo)
         self._classes[request.row] = wants.slo_class
 
     def align(self, request: RequestState) -> None:
@@ -83,7 +83,7 @@ class Observer:
             stale_tokens=stale,
         )
 
-    def report(self, view: StepView, gamma: int, feedback: Feedback, prefill_tokens: int) -> StepReport:
+    def report(self, view: StepView, gamma: int, feedback: Feedback, prefill_s: float) -> StepReport:
         """What the step did; `emitted` is filled in as the requests take their tokens."""
         self.completed_at = self._clock()
         report = StepReport(
@@ -95,11 +95,12 @@ class Observer:
             verified=feedback.verified,
             accepted=feedback.accepted,
             emitted=np.zeros(len(view.rows), dtype=np.int64),
-            num_prefill_tokens=prefill_tokens,
+            num_prefill_tokens=view.num_prefill_tokens,
             step_s=self.completed_at - self._started_at,
             draft_s=feedback.draft_s,
             verify_s=feedback.verify_s,
             signals=feedback.signals,
+            prefill_s=prefill_s,
         )
         self._started_at = self.completed_at
         return report

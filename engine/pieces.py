@@ -36,7 +36,7 @@ def read_pieces(backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> P
     vocab = backend.get_vocab(with_added_tokens=True)
     texts = {token: text for text, token in vocab.items() if token not in special_ids}
     if kinds in ([], ["ByteLevel"]):
-        return Pieces({token: _byte_level(text) for token, text in texts.items()}, 0)
+        return Pieces(_byte_level_pieces(texts, frozenset(backend.get_added_tokens_decoder())), 0)
     _require_sentencepiece(steps)
     replaced = {step["pattern"]["String"]: str(step["content"]) for step in steps if step["type"] == "Replace"}
     of_token = {token: _with_byte_tokens(text, replaced) for token, text in texts.items()}
@@ -77,8 +77,18 @@ def _byte_characters() -> dict[str, int]:
 _BYTE_OF_CHARACTER = _byte_characters()
 
 
+def _byte_level_pieces(texts: dict[int, str], added: frozenset[int]) -> dict[int, bytes]:
+    """An added token is written as itself, even where all its characters are ones that stand for bytes.
+
+    Only a single such character is the byte: every vocabulary has it, and texts need it to write other characters.
+    """
+    return {
+        token: text.encode() if token in added and len(text) > 1 else _byte_level(text) for token, text in texts.items()
+    }
+
+
 def _byte_level(text: str) -> bytes:
     try:
         return bytes(_BYTE_OF_CHARACTER[character] for character in text)
-    except KeyError:  # an added token is written as itself
+    except KeyError:  # tokenizers without a list of added tokens have some all the same
         return text.encode()

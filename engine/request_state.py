@@ -27,9 +27,12 @@ class NoText:
         return ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestState:
-    """A submitted request. `budget` is `max_tokens`, or less where the row's context would overflow."""
+    """A submitted request. `budget` is `max_tokens`, or less where the row's context would overflow.
+
+    All that decides how it goes on lives here, not in its row: a request that loses its row takes up where it was.
+    """
 
     id: RequestId
     request: Request
@@ -39,8 +42,11 @@ class RequestState:
     stop_ids: frozenset[int]
     detokenizer: TextStream
     text: StopText
+    seed: int = 0
+    arrival: int = -1  # counted by the scheduler
     row: int = -1
     seated: bool = False
+    resumed: int = 0  # tokens it had emitted when it took its row
     prefilled: int = 0
     cached: int = 0  # tokens whose keys and values a draft model holds
     tokens: list[int] = field(default_factory=list)
@@ -51,11 +57,18 @@ class RequestState:
     gamma_histogram: dict[int, int] = field(default_factory=dict)
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    cached_prompt_tokens: int = 0
+    prefill_s: float = 0.0
+    preemptions: int = 0
+
+    @property
+    def goal(self) -> int:
+        """Tokens that must be in the cache before it decodes: all it came with but the last, the first root."""
+        return len(self.prompt) + self.resumed - 1
 
     @property
     def decoding(self) -> bool:
-        """Whether all of the prompt but its last token, the first root, is in the cache."""
-        return self.seated and self.prefilled == len(self.prompt) - 1
+        return self.seated and self.prefilled == self.goal
 
     @property
     def context_len(self) -> int:
@@ -65,6 +78,15 @@ class RequestState:
     def room(self) -> int:
         """Tokens that may be emitted besides the bonus token of the next step."""
         return self.budget - len(self.tokens) - 1
+
+    def all_tokens(self) -> list[int]:
+        """Prompt and answer so far."""
+        return self.prompt + self.tokens
+
+    def leave_row(self) -> None:
+        """Back to waiting: what its row held must be computed again."""
+        self.row, self.seated, self.prefilled, self.cached = -1, False, 0, 0
+        self.preemptions += 1
 
     def record(self, gamma: int, verified: int, accepted: int) -> None:
         """One decode step's draft counts."""
@@ -124,4 +146,7 @@ class RequestState:
             gamma_histogram=dict(self.gamma_histogram),
             drafted_by_position=tuple(self.drafted_by_position),
             accepted_by_position=tuple(self.accepted_by_position),
+            cached_prompt_tokens=self.cached_prompt_tokens,
+            prefill_ms=1e3 * self.prefill_s,
+            preemptions=self.preemptions,
         )

@@ -144,8 +144,14 @@ class StepRunner:
         full = batch * (gamma + 1)
         return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
 
+    def timed(self, launch: Piece) -> float:
+        """Seconds that a launch took; nan on a GPU, where it returns before the work is done."""
+        started = self._clock()
+        launch()
+        return self._clock() - started if self._config.device == "cpu" else float("nan")
+
     def prefill(self, row: int, start: int, count: int) -> None:
-        """Run one chunk of a row's prompt."""
+        """Run one chunk of a row's tokens."""
         context = ceil_bucket(self._contexts, start + count)
         key = PrefillKey(ceil_bucket(self._chunks, count), context)
         # before a capture, whose trial run must write nothing else

@@ -88,7 +88,7 @@ def bench(
     items = _read_items(prompts, raw)
     _require_folder(json)
 
-    engine = load(wanted)
+    engine = load(wanted.for_timing())
     check_policies(engine, chosen)
     with peer_arms(engine, others, wanted, ignore_eos=ignore_eos) as theirs:
         arms = [*_policy_arms(engine, chosen, wanted), *theirs]

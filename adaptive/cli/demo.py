@@ -53,7 +53,7 @@ def demo(
         console.print("Other programs keep this machine busy: the times below will suffer.")
     if model in known_models():
         fetch_with_progress(model)
-    engine = load(wanted)
+    engine = load(wanted.for_timing())
     _introduce(console, wanted, max_tokens)
     items = _demo_prompts()
     answer = _stream_one(console, engine, next(item for item in items if item.task == SHOWN_TASK), sampling)

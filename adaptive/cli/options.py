@@ -127,6 +127,11 @@ class EngineOptions:
     draft_model: str | None = None
     revision: str | None = None
     synthetic: SyntheticAcceptance | None = None
+    prefix_reuse: bool = True
+
+    def for_timing(self) -> EngineOptions:
+        """The same without prefix reuse: whoever is given a prompt second would not have to read it."""
+        return replace(self, prefix_reuse=False)
 
     def with_synthetic(self, rate: float | None, rates: str | None, length: float | None) -> EngineOptions:
         """The same, with the acceptance that these options ask for, if any; raises UsageError."""

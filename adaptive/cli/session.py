@@ -50,6 +50,7 @@ def open_engine(options: EngineOptions, progress: LoadProgress) -> TextEngine:
         dtype=options.dtype,
         device=options.device,
         threads=options.threads,
+        prefix_reuse=options.prefix_reuse,
         synthetic=options.synthetic,
         progress=progress,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -82,6 +82,17 @@ class StepDrafter(Protocol):
 
     def draft(self, state: RowState, key: DraftKey, position: int) -> None:
         """Write `drafts_RM[:, position]`; at position 0 also `draft_lens_R`, and at most two tokens may be lacking."""
+
+
+@runtime_checkable
+class KeepsPrefixes(Protocol):
+    """A drafter whose state per token can be copied with a prefix from row to row.
+
+    Of a drafter with a cache of its own that can not do this, nothing is reused: its cache is filled anew.
+    """
+
+    def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
+        """Copy the first `count` ≤ `context` tokens' state; all three numbers are the device's."""
 
 
 Drafter = AheadDrafter | StepDrafter

@@ -83,6 +83,8 @@ class ModelDrafter:
         if "js" in key.signals and self.plain_RMV is not None:
             self.plain_RMV[: key.batch, position].copy_(probs_BV)
         note_draft(state, key.batch, position, key.signals, probs_BV)
+    def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
+        self.kv.copy_prefix(source, target, count, min(context, self.limit))
 
     def _drafting(self, state: RowState, batch: int) -> Tensor:
         """1 for the rows that draft: live, not opted out or at their last token, within this model's context `[B]`."""

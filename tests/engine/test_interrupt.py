@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from adaptive.requests import Output, Request, Sampling
 from engine import LLMEngine
-from tests.engine.tiny import TINY, Cycling, random_weights, reference_greedy, tiny_engine, tokens_of
+from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, reference_greedy, tiny_engine, tokens_of
 
 PROMPTS = {"a": [1, 2, 3, 1, 2], "b": [9, 9, 9, 9], "c": list(range(11)) * 2}
 
@@ -65,3 +65,50 @@ def test_an_interrupt_loses_nothing(interrupted_step: int) -> None:
         assert all(chunks[-1].finish_reason == "length" for chunks in outputs.values())
         at += 37
     assert at > 70, "the step is long enough for many places to cut it"
+
+
+SHARED = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
+CROWD = {"first": SHARED, "second": [7, 7, 1], "high": [*SHARED, 1, 2], "last": [*SHARED, 1, 2, 5]}
+ITSELF = DraftModel(TINY, random_weights(TINY))
+
+
+def serve_crowd(engine: LLMEngine, interrupted_step: int, at: int) -> tuple[dict[str, list[int]], bool]:
+    """Two rows, and a third request that takes one of them, which starts as the other does."""
+    outputs: dict[str, list[int]] = {name: [] for name in CROWD}
+    struck = False
+    for step in range(400):
+        for name, arrival in (("first", 0), ("second", 0), ("high", 6), ("last", 7)):
+            if step == arrival:
+                engine.submit(Request(CROWD[name], Sampling(max_tokens=15), id=name, priority=name == "high"))
+        try:
+            with Interrupt(at if step == interrupted_step else 1 << 30):
+                got = engine.step()
+        except KeyboardInterrupt:
+            struck, got = True, []
+        for output in got:
+            outputs[output.request_id] += output.tokens
+        if step > 7 and engine.scheduler.idle and not got:
+            break
+    return outputs, struck
+
+
+@pytest.mark.parametrize("draft", [None, ITSELF], ids=["ngram", "model"])
+@pytest.mark.parametrize("interrupted_step", [6, 7, 12])
+def test_an_interrupt_while_rows_change_hands_loses_nothing(draft: DraftModel | None, interrupted_step: int) -> None:
+    weights = random_weights(TINY)
+    expected = {name: reference_greedy(TINY, weights, prompt, 15) for name, prompt in CROWD.items()}
+    struck, at, reused = True, 0, 0
+    while struck:
+        engine = tiny_engine(max_batch=2, draft_model=draft)
+        controller = Cycling((3, 0, 5))
+        engine.attach(controller)
+        outputs, struck = serve_crowd(engine, interrupted_step, at)
+        assert outputs == expected, f"cut at operation {at}"
+        assert engine.counts.preempted == 1
+        assert engine.scheduler.free == [0, 1]
+        assert not engine._sequences
+        reused = engine.counts.reused_tokens
+        if draft is not None:
+            assert all((report.accepted == report.verified).all() for report in controller.reports)
+        at += 7 if at < 140 else 61
+    assert reused > 30

@@ -81,6 +81,25 @@ def test_ids_beyond_the_vocabulary_have_no_text() -> None:
     assert TOKENIZER.decode([len(TOKENS) + 5, *TOKENIZER.encode("hello")]) == "hello"
 
 
+@pytest.mark.parametrize("text", ["naïve", "Ġ<a>", "éé", "ÿ<tool>", "日本", "<tool>"])
+def test_an_added_token_is_its_own_text(text: str) -> None:
+    """Even where its characters happen to be ones that stand for bytes."""
+    made = backend()
+    made.add_tokens([tokenizers.AddedToken(text, normalized=False)])
+    added = Tokenizer(made, special_ids=SPECIAL_IDS)
+    ids = added.encode(f"a {text} b")
+    assert made.token_to_id(text) in ids
+    assert added.decode(ids) == f"a {text} b"
+
+
+def test_an_added_token_of_one_byte_character_stays_that_byte() -> None:
+    made = backend()
+    made.add_tokens([tokenizers.AddedToken("é", normalized=False)])
+    added = Tokenizer(made, special_ids=SPECIAL_IDS)
+    for text in ("\u9999", "日本"):  # the first begins with the byte that é stands for
+        assert added.decode(added.encode(text)) == text
+
+
 def test_no_chat_template_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="no chat template: give the prompt as plain text"):
         TOKENIZER.apply_chat([{"role": "user", "content": "hi"}])
