@@ -211,6 +211,8 @@ class LLMEngine:
         cap = self.state.max_gamma if sequence.request.speculation else 0
         write = self.runner.backend.write
         self.state.admit(write, sequence.row, sequence.prompt, sequence.budget, seed, sampling, cap)
+        if self.runner.index is not None:
+            self.runner.index.admit(sequence.row)
         self._observer.seat(sequence)
         sequence.seated = True
         if sequence.decoding:
@@ -260,6 +262,8 @@ class LLMEngine:
             del self._sequences[sequence.id]
         seated = [sequence for sequence in ended if sequence.row >= 0]
         for sequence in seated:
+            if self.runner.index is not None:
+                self.runner.index.retire(sequence)
             self.state.release(self.runner.backend.write, sequence.row)
             self.scheduler.release(sequence)
         if seated and self._controller is not None:

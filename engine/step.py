@@ -198,7 +198,7 @@ class DecodeStep:
         if self.drafter.when == "before":
             self.drafter.draft(self.state, key.draft, position)
             return
-        self.drafter.propose(self.state, key.batch, key.context)
+        self.drafter.propose(self.state, key.batch)
         if self.synthetic_M is not None:
             self.state.fill_drafts(key.batch)
         columns = self.state.columns
