@@ -72,7 +72,7 @@ class Case:
         )
         weights = random_weights(self.model, dtype=config.torch_dtype)
         decoder = Decoder(self.model, weights, config.context_len, config.device)
-        return LLMEngine(decoder, config, drafter=NgramDrafter(config.max_gamma, min_match=1))
+        return LLMEngine(decoder, config, drafter=NgramDrafter(config, min_match=1))
 
 
 @dataclass(frozen=True, slots=True)

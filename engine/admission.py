@@ -68,6 +68,9 @@ class Admission:
 
     def release(self, requests: Sequence[RequestState]) -> None:
         """Free the rows of running requests."""
+        if self._runner.index is not None:
+            for request in requests:
+                self._runner.index.retire(request)
         self._vacate(requests)
         for request in requests:
             self._scheduler.release(request)
@@ -113,6 +116,8 @@ class Admission:
         if self._prefixes is not None:
             self._keep(self._prefixes, request)
         self._state.admit(self._runner.backend.write, request)
+        if self._runner.index is not None:
+            self._runner.index.admit(request.row)
         self._observer.seat(request)
         request.seated = True
         self._count_reused(request, request.prefilled)

@@ -11,6 +11,7 @@ import torch
 from engine.config import EngineConfig
 from engine.core import LLMEngine
 from engine.drafters import Drafter, ModelDrafter, NgramDrafter
+from engine.drafters.ngram import index_bytes
 from engine.memory import require_memory
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import Decoder
@@ -32,6 +33,7 @@ def load_engine(
     revision: str | None = None,
     drafter: str | None = "ngram",
     draft_model: str | Path | None = None,
+    span_outputs: bool = False,
     max_batch: int = 8,
     context_len: int | None = None,
     max_gamma: int = 16,
@@ -49,6 +51,9 @@ def load_engine(
     Hugging Face hub (`organisation/model`), of which `revision` chooses a branch, tag or commit.
 
     `drafter` is `ngram`, `model` or None; `model` drafts with `draft_model`, named like `model`, of the same tokenizer.
+    `span_outputs` lets `ngram` copy from the outputs of ended requests too: what is drafted then depends on what others
+    were told, which never shows in outputs but may in how fast they come.
+
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
     what a prompt shares with earlier ones; leave it off to time prompts. `synthetic` asks for an
@@ -56,7 +61,7 @@ def load_engine(
     bytes in all), per model. Raises ValueError for bad settings and files, FetchError when the hub does not give a
     model, MemoryError before allocating what does not fit.
     """
-    _check_drafter(drafter, draft_model)
+    _check_drafter(drafter, draft_model, span_outputs)
     source = open_model(model, revision)
     shape = source.config
     if context_len is not None and context_len > shape.context_len:
@@ -73,12 +78,18 @@ def load_engine(
     draft = _draft_source(draft_model, source)
     if synthetic is not None:
         synthetic.conditional(config.max_gamma if drafter else 0)  # refused before minutes of loading
-    require_memory(shape, config, config.max_gamma if drafter else 0, draft.config if draft else None)
+    require_memory(
+        shape,
+        config,
+        config.max_gamma if drafter else 0,
+        draft.config if draft else None,
+        index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0,
+    )
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = source.load(config.torch_dtype, progress)
     decoder = Decoder(checkpoint.config, checkpoint.weights, config.context_len, config.device)
-    chosen: Drafter | None = NgramDrafter(config.max_gamma) if drafter == "ngram" else None
+    chosen: Drafter | None = NgramDrafter(config, span_outputs=span_outputs) if drafter == "ngram" else None
     if draft is source:
         chosen = ModelDrafter(decoder, config, shape.vocab_size, same_tokenizer=True)
     elif draft is not None:
@@ -86,11 +97,13 @@ def load_engine(
     return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen, synthetic=synthetic)
 
 
-def _check_drafter(drafter: str | None, draft_model: str | Path | None) -> None:
+def _check_drafter(drafter: str | None, draft_model: str | Path | None, span_outputs: bool) -> None:
     if drafter is not None and drafter not in DRAFTERS:
         raise ValueError(f"drafter={drafter!r} is unknown: choose one of {', '.join(DRAFTERS)}, or none")
     if (drafter == "model") != (draft_model is not None):
         raise ValueError(f"drafter={drafter!r} and draft_model={draft_model!r}: drafter='model' takes a draft_model")
+    if span_outputs and drafter != "ngram":
+        raise ValueError(f"drafter={drafter!r} and span_outputs=True: only drafter='ngram' copies earlier outputs")
 
 
 def _draft_source(draft_model: str | Path | None, target: ModelSource) -> ModelSource | None:

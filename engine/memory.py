@@ -20,9 +20,12 @@ def free_bytes(device: str) -> int:
 
 
 def bytes_needed(
-    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None
+    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None, index: int = 0
 ) -> dict[str, int]:
-    """What loading an engine takes at its peak, by purpose. A `draft` that is `model` itself shares its weights."""
+    """What loading an engine takes at its peak, by purpose. A `draft` that is `model` itself shares its weights.
+
+    `index` is what an n-gram index takes.
+    """
     dtype = config.torch_dtype
     distribution = model.vocab_size * max(dtype.itemsize, 4)
     needed = {
@@ -30,6 +33,8 @@ def bytes_needed(
         "KV cache": KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype),
         "logits": config.max_batch * (max_gamma + 1) * distribution,
     }
+    if index:
+        needed["n-gram index"] = index
     if draft is not None:
         limit = min(config.context_len, draft.context_len)
         needed["draft weights"] = 0 if draft is model else _weight_bytes(draft, config)
@@ -46,11 +51,13 @@ def _weight_bytes(model: ModelConfig, config: EngineConfig) -> int:
     return 2 * weights + model.tie_embeddings * model.vocab_size * model.hidden_size * config.torch_dtype.itemsize
 
 
-def require_memory(model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None) -> None:
+def require_memory(
+    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None, index: int = 0
+) -> None:
     """Raise MemoryError, with what was asked and what there is, unless everything fits."""
     if torch.device(config.device).type != "cpu":
         _require("cpu", {"weights on their way": model.weight_bytes(config.torch_dtype)}, config)
-    _require(config.device, bytes_needed(model, config, max_gamma, draft), config)
+    _require(config.device, bytes_needed(model, config, max_gamma, draft, index), config)
 
 
 def _require(device: str, needed: dict[str, int], config: EngineConfig) -> None:

@@ -22,9 +22,10 @@ from adaptive.contract import (
 from adaptive.requests import TokenLogprob
 from engine.catch_up import CatchUp
 from engine.config import EngineConfig, context_buckets, doubling_buckets, token_buckets
-from engine.drafters import DraftKey
+from engine.drafters import DraftKey, NgramDrafter
 from engine.drafting import Drafted, DraftWatch, trimmed
 from engine.graphs import Backend, Piece
+from engine.index_upkeep import IndexUpkeep
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
 from engine.signals import SIGNALS
@@ -97,6 +98,9 @@ class StepRunner:
         self._catch_up: CatchUp | None = None
         if step.drafter is not None and step.drafter.when == "before":
             self._catch_up = CatchUp(config, step.drafter, step.state, backend)
+        self.index: IndexUpkeep | None = None
+        if isinstance(step.drafter, NgramDrafter):
+            self.index = IndexUpkeep(config, step.drafter, step.state, backend)
         self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
         self._signals: FloatArray = np.zeros(tuple(step.state.signals_SRM.shape))
         self._needs: Needs | None = None
@@ -195,6 +199,8 @@ class StepRunner:
         feedback = self._feedback(key, rows, batch, drafts.lens, (draft_s, verify_s))
         if gamma and self._catch_up is not None:
             self._catch_up.settle(drafts.pieces, batch, feedback.accepted)
+        if gamma and self.index is not None:
+            self.index.settle(batch, feedback.accepted)
         return feedback
 
     def _draft_before(
@@ -213,6 +219,8 @@ class StepRunner:
             self._catch_up.run(shape.batch, batch)
             return self._draft_stepwise(shape, decision, rows, reach, controller)
         if not self.drafts_fresh:
+            if self.index is not None:
+                self.index.run(batch)
             draft(self._bundle(shape))
             self._read()
         available = self._out[rows, self._step.state.columns.available]

@@ -224,7 +224,7 @@ class DecodeStep:
             if key.draft.signals:
                 self._tell_available(key.batch)
             return
-        self.drafter.propose(self.state, key.batch, key.context)
+        self.drafter.propose(self.state, key.batch)
         if self.synthetic_M is not None:
             self.state.fill_drafts(key.batch)
         self._tell_available(key.batch)

@@ -28,7 +28,7 @@ class AheadDrafter(Protocol):
     @property
     def when(self) -> Literal["ahead"]: ...
 
-    def propose(self, state: RowState, batch: int, context: int) -> None:
+    def propose(self, state: RowState, batch: int) -> None:
         """Write `drafts_RM`, `draft_lens_R` and `match_lens_R` of the first `batch` rows."""
 
 

@@ -84,8 +84,11 @@ class LawfulBackend(EagerBackend):
     def __init__(self) -> None:
         super().__init__("cpu")
         self.law = CaptureLaw()
+        self.pieces: set[str] = set()
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
+        self.pieces.add(piece.__code__.co_names[0])
+
         def run() -> None:
             with self.law:
                 piece()

@@ -62,9 +62,9 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
     kv = KVCache.allocate(config, rows=4, capacity=96, dtype=torch.float64, device="meta")
     logits = torch.zeros((24, config.vocab_size), dtype=torch.float64, device="meta")
     chunk = torch.zeros(3, dtype=torch.int64, device="meta")
-    drafter: Drafter = NgramDrafter(5, min_match=1)
+    settings = EngineConfig(max_batch=4, context_len=96, max_gamma=5, dtype="float64", device="meta")
+    drafter: Drafter = NgramDrafter(settings, min_match=1, span_outputs=True)
     if draft == "model":
-        settings = EngineConfig(max_batch=4, context_len=96, max_gamma=5, dtype="float64", device="meta")
         small = replace(config, vocab_size=8, context_len=80)
         weights = {name: tensor.to("meta") for name, tensor in random_weights(small).items()}
         drafter = DraftModel(small, weights).drafter(settings, config.vocab_size)
@@ -85,6 +85,11 @@ def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> No
     if isinstance(step.drafter, ModelDrafter):
         for width, tokens, context in [(1, 4, 64), (8, 20, 96)]:
             step.drafter.catch_up(step.state, CatchUpKey(4, width, tokens, context))
+    if isinstance(step.drafter, NgramDrafter):
+        for width in (1, 16, 200):
+            step.drafter.take_in(step.state, width)
+            if step.drafter.pool is not None:
+                step.drafter.pool.take(step.state, width + 1)
     for tokens, context in [(1, 64), (8, 64), (8, 96)]:
         prefill.run(PrefillKey(tokens, context))
 
@@ -109,7 +114,10 @@ def test_meta_refuses(offender: Callable[[Tensor], object]) -> None:
 
 
 def lawful_engine(
-    monkeypatch: pytest.MonkeyPatch, config: ModelConfig = TINY, draft_model: DraftModel | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    config: ModelConfig = TINY,
+    draft_model: DraftModel | None = None,
+    span_outputs: bool = False,
 ) -> tuple[LLMEngine, LawfulBackend]:
     made: list[LawfulBackend] = []
 
@@ -118,17 +126,19 @@ def lawful_engine(
         return made[-1]
 
     monkeypatch.setattr("engine.core.make_backend", make)
-    return tiny_engine(config, draft_model=draft_model), made[0]
+    return tiny_engine(config, draft_model=draft_model, span_outputs=span_outputs), made[0]
 
 
+@pytest.mark.parametrize("span_outputs", [False, True], ids=["", "span outputs"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_whole_run_keeps_the_law(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, backend = lawful_engine(monkeypatch, config)
+def test_a_whole_run_keeps_the_law(config: ModelConfig, span_outputs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, backend = lawful_engine(monkeypatch, config, span_outputs=span_outputs)
     controller = Cycling((5, 0, 1, 3))
     engine.attach(controller)
     run_all(engine, MIXED, per_step=1)
     assert {report.gamma for report in controller.reports} == {0, 1, 3, 5}
     assert {"topk", "sort", "searchsorted", "index_copy_"} <= backend.law.ops, "the law saw the sampled pieces"
+    assert backend.pieces >= {"take_in", "take"} if span_outputs else backend.pieces >= {"take_in"}
 
 
 @pytest.mark.parametrize("kind", [AcceptanceKind.STANDARD, AcceptanceKind.BLOCK])
@@ -222,9 +232,9 @@ def test_an_offender_inside_an_engine_is_refused(monkeypatch: pytest.MonkeyPatch
     engine, _ = lawful_engine(monkeypatch)
     lawful = NgramDrafter.propose
 
-    def peeking(drafter: NgramDrafter, state: RowState, batch: int, context: int) -> None:
+    def peeking(drafter: NgramDrafter, state: RowState, batch: int) -> None:
         if int(state.lens_R[0].item()) > 0:
-            lawful(drafter, state, batch, context)
+            lawful(drafter, state, batch)
 
     monkeypatch.setattr(NgramDrafter, "propose", peeking)
     engine.attach(Cycling((2,)))
@@ -245,13 +255,20 @@ def buffers(engine: LLMEngine) -> dict[str, int]:
     named |= kv_buffers("target", engine.kv)
     if isinstance(engine.drafter, ModelDrafter):
         named |= kv_buffers("drafter", engine.drafter.kv) | {"q": engine.drafter.q_RMV}
+    if isinstance(engine.drafter, NgramDrafter):
+        parts: list[object] = [engine.drafter, engine.drafter.index]
+        if engine.drafter.pool is not None:
+            parts += [engine.drafter.pool, engine.drafter.pool.index]
+        for place, part in enumerate(parts):
+            named |= {f"{place} {name}": value for name, value in vars(part).items() if isinstance(value, Tensor)}
     named |= {"logits": engine.runner._step.logits_NV, "chunk": engine.runner._prefill.chunk_3}
     return {name: tensor.data_ptr() for name, tensor in named.items()}
 
 
 @pytest.mark.parametrize("draft", DRAFTERS)
 def test_no_buffer_is_replaced(draft: str) -> None:
-    engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)) if draft == "model" else None)
+    model = DraftModel(TINY, random_weights(TINY)) if draft == "model" else None
+    engine = tiny_engine(draft_model=model, span_outputs=draft == "ngram")
     before = buffers(engine)
     assert len(before) > 20
     for gammas in [(0,), (5,), (0, 3, 1)]:
@@ -268,7 +285,7 @@ class Spy(EagerBackend):
         self.events: list[str] = []
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        names = ("verify", "accept", "draft", "run", "catch_up")
+        names = ("verify", "accept", "draft", "run", "catch_up", "take_in")
         name = next(name for name in names if name in piece.__code__.co_names)
 
         def spied() -> None:

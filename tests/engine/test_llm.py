@@ -9,7 +9,7 @@ import pytest
 from adaptive import AdaptiveController
 from adaptive.requests import Sampling
 from engine import load_engine
-from engine.drafters import ModelDrafter
+from engine.drafters import ModelDrafter, NgramDrafter
 from policies import Fixed
 from tests.engine.gguf_files import CONTEXT, TinyGguf
 
@@ -40,6 +40,19 @@ def test_another_model_drafts(model: Path, other: Path) -> None:
     assert isinstance(engine.drafter, ModelDrafter)
     assert engine.drafter._decoder is not engine.decoder
     assert drafted.generate(["hello world"], sampling)[0].tokens == plain.generate(["hello world"], sampling)[0].tokens
+
+
+@pytest.mark.parametrize("drafter", ["model", None])
+def test_only_copying_spans_outputs(drafter: str | None) -> None:
+    with pytest.raises(ValueError, match="only drafter='ngram' copies earlier outputs"):
+        load_engine("nowhere.gguf", drafter=drafter, draft_model="x" if drafter else None, span_outputs=True)
+
+
+def test_spanning_outputs_is_off_unless_asked_for(model: Path) -> None:
+    found = [load_engine(model, max_batch=2), load_engine(model, max_batch=2, span_outputs=True)]
+    pools = [engine.drafter.pool for engine in found if isinstance(engine.drafter, NgramDrafter)]
+    assert pools[0] is None
+    assert pools[1] is not None
 
 
 @pytest.mark.parametrize(

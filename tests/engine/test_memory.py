@@ -6,7 +6,8 @@ import pytest
 
 from engine import memory
 from engine.config import EngineConfig
-from engine.drafters import ModelDrafter
+from engine.drafters import ModelDrafter, NgramDrafter
+from engine.drafters.ngram import index_bytes
 from engine.memory import GIB, bytes_needed, free_bytes, require_memory
 from engine.models.config import ModelConfig
 from tests.engine.tiny import TINY, DraftModel, random_weights, tiny_engine
@@ -69,6 +70,16 @@ def test_a_draft_model_counts() -> None:
     kv = engine.drafter.kv
     assert needed["draft KV cache"] == sum(half.nbytes for half in (*kv.keys, *kv.values))
     assert needed["draft distributions"] == engine.drafter.q_RMV.nbytes
+
+
+@pytest.mark.parametrize("span_outputs", [False, True])
+def test_an_ngram_index_counts(span_outputs: bool) -> None:
+    config = EngineConfig(max_batch=3, context_len=100)
+    drafter = NgramDrafter(config, span_outputs=span_outputs)
+    kept = [drafter.index.ends_RX, *([drafter.pool.index.ends_RX, drafter.pool.ring_Q] if drafter.pool else [])]
+    size = index_bytes(config, span_outputs=span_outputs)
+    assert size == sum(tensor.nbytes for tensor in kept)
+    assert bytes_needed(BIG, CONFIG, 7, index=size) == {**bytes_needed(BIG, CONFIG, 7), "n-gram index": size}
 
 
 def test_what_only_the_draft_model_makes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class Real:
     def engine(self, max_batch: int, drafter: str = "ngram") -> LLMEngine:
         """`drafter` is `ngram`, or `itself` for the model."""
         config = EngineConfig(max_batch=max_batch, context_len=CONTEXT, prefill_chunk=64, max_gamma=8)
-        chosen: Drafter = NgramDrafter(8)
+        chosen: Drafter = NgramDrafter(config)
         if drafter == "itself":
             chosen = ModelDrafter(self.decoder, config, self.decoder.config.vocab_size, same_tokenizer=True)
         return LLMEngine(self.decoder, config, tokenizer=self.checkpoint.tokenizer, drafter=chosen)

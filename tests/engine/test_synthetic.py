@@ -17,6 +17,7 @@ from adaptive.contract import StepReport
 from adaptive.requests import Output, Request, Sampling
 from engine import LLMEngine, SyntheticAcceptance
 from engine.batch import RowState
+from engine.config import EngineConfig
 from engine.drafters import NgramDrafter
 from engine.kv import KVCache
 from engine.llm import load_engine
@@ -254,7 +255,8 @@ def test_the_pieces_run_on_meta_tensors() -> None:
     kv = KVCache.allocate(TINY, rows=4, capacity=96, dtype=torch.float64, device="meta")
     logits = torch.zeros((24, TINY.vocab_size), dtype=torch.float64, device="meta")
     chances = torch.zeros(GAMMA, dtype=torch.float64, device="meta")
-    step = DecodeStep(decoder, kv, state, NgramDrafter(GAMMA, min_match=1), logits, chances)
+    drafter = NgramDrafter(EngineConfig(max_batch=4, context_len=96, max_gamma=GAMMA, device="meta"), min_match=1)
+    step = DecodeStep(decoder, kv, state, drafter, logits, chances)
     for (gamma, tokens), sampler, logprobs in product([(0, 4), (1, 7), (5, 24)], Sampler, [False, True]):
         key = StepKey(4, gamma, tokens, 96, sampler, logprobs)
         step.verify(key)

@@ -115,6 +115,7 @@ def tiny_engine(
     seed: int = 0,
     draft: bool = True,
     draft_model: DraftModel | None = None,
+    span_outputs: bool = False,
     prefill_chunk: int = 8,
     prefix_reuse: bool = True,
     weights: Mapping[str, Tensor] | None = None,
@@ -135,7 +136,7 @@ def tiny_engine(
         backend=backend,
     )
     decoder = Decoder(config, weights or random_weights(config, seed), settings.context_len, device)
-    drafter: Drafter | None = NgramDrafter(max_gamma, min_match=1) if draft else None
+    drafter: Drafter | None = NgramDrafter(settings, min_match=1, span_outputs=span_outputs) if draft else None
     if draft_model is not None:
         drafter = draft_model.drafter(settings, config.vocab_size)
     return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter, synthetic=synthetic)
