@@ -63,7 +63,7 @@ class Bed:
 
     def __init__(self, decoder: Decoder, config: EngineConfig) -> None:
         self.config, self.model = config, decoder.config
-        self._engine = LLMEngine(decoder, config, drafter=NgramDrafter(config.max_gamma))
+        self._engine = LLMEngine(decoder, config, drafter=NgramDrafter(config))
         generator = torch.Generator(config.device).manual_seed(0)
         state, kv = self._engine.state, self._engine.kv
         for half in (*kv.keys, *kv.values):
