@@ -16,6 +16,7 @@ from adaptive.requests import Output, Request, RequestId
 from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
 from engine.drafters import Drafter
+from engine.features import features_of
 from engine.graphs import make_backend
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
@@ -81,7 +82,7 @@ class LLMEngine:
             synthetic_M = torch.tensor(chances, dtype=torch.float64, device=config.device)
         step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M)
         chunk_3 = torch.zeros(3, dtype=torch.int64, device=config.device)
-        prefill = Prefill(self.decoder, self.kv, self.state, chunk_3)
+        prefill = Prefill(self.decoder, self.kv, self.state, chunk_3, features_of(self.drafter))
         return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
 
     @property

@@ -48,7 +48,7 @@ class Feedback:
 
 
 def draft(bundle: StepBundle) -> None:
-    """Run a bundle's draft pieces, first position first."""
+    """Run a bundle's draft pieces, in order."""
     for piece in bundle.draft:
         piece()
 
@@ -100,7 +100,11 @@ class StepRunner:
             for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
                 for tokens in self._widths(batch, gamma):
                     for context in self._contexts:
-                        self._bundle(StepKey(batch, gamma, tokens, context))
+                        key = StepKey(batch, gamma, tokens, context)
+                        self._bundle(key)
+                        if gamma and self._catch_up is not None:
+                            for first in self._catch_up.firsts(key.draft, gamma):
+                                self._draft_piece(first, 0)
 
     def _widths(self, batch: int, gamma: int) -> Sequence[int]:
         """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
@@ -154,6 +158,7 @@ class StepRunner:
             key = self._sized(shape, len(rows) + int(available.sum()))
             bundle = self._bundle(key)
             self._catch_up.run(shape.batch, batch)
+            self._draft_piece(self._catch_up.first(key.draft, key.gamma, batch), 0)()
             draft(bundle)
             return key
         if not self.drafts_fresh:
@@ -191,13 +196,14 @@ class StepRunner:
             step, mutable = self._step, self._step.state.mutable()
             verify = self.backend.capture(lambda: step.verify(key), mutable, [step.logits_NV])
             accept = self.backend.capture(lambda: step.accept(key), mutable, step.state.outputs())
-            drafts = tuple(self._draft_piece(key, position) for position in range(step.draft_pieces(key.gamma)))
+            own = range(self._catch_up is not None, step.draft_pieces(key.gamma))  # what comes before depends on more
+            drafts = tuple(self._draft_piece(key.draft, position) for position in own)
             bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts)
         return bundle
 
-    def _draft_piece(self, key: StepKey, position: int) -> Piece:
-        """Shared by all keys that draft alike."""
-        place = (key.draft, position)
+    def _draft_piece(self, key: DraftKey, position: int) -> Piece:
+        """Shared by all steps that draft alike."""
+        place = (key, position)
         if place not in self._drafts:
             step = self._step
             self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.state.mutable())

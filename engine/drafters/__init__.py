@@ -1,7 +1,19 @@
 """Where draft tokens come from."""
 
 from engine.drafters.base import AheadDrafter, CatchUpKey, Drafter, DraftKey, StepDrafter
+from engine.drafters.heads import HeadDrafter
+from engine.drafters.medusa import MedusaDrafter
 from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NgramDrafter
 
-__all__ = ["AheadDrafter", "CatchUpKey", "DraftKey", "Drafter", "ModelDrafter", "NgramDrafter", "StepDrafter"]
+__all__ = [
+    "AheadDrafter",
+    "CatchUpKey",
+    "DraftKey",
+    "Drafter",
+    "HeadDrafter",
+    "MedusaDrafter",
+    "ModelDrafter",
+    "NgramDrafter",
+    "StepDrafter",
+]
