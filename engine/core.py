@@ -15,6 +15,7 @@ from engine.admission import Admission, ServingCounts
 from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
 from engine.drafters import Drafter, KeepsPrefixes
+from engine.features import features_of
 from engine.graphs import make_backend
 from engine.intake import Intake
 from engine.kv import KVCache
@@ -84,7 +85,7 @@ class LLMEngine:
             synthetic_M = torch.tensor(chances, dtype=torch.float64, device=config.device)
         step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M)
         chunk_3 = torch.zeros(3, dtype=torch.int64, device=config.device)
-        prefill = Prefill(self.decoder, self.kv, self.state, chunk_3)
+        prefill = Prefill(self.decoder, self.kv, self.state, chunk_3, features_of(self.drafter))
         return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
 
     def _make_admission(self, copy: PrefixCopy) -> Admission:
@@ -115,7 +116,7 @@ class LLMEngine:
             acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
             ragged=True,
             verify_budget=True,
-            stepwise=self.drafter is not None and self.drafter.when == "before",
+            stepwise=self.drafter is not None and self.drafter.when == "before" and not self.drafter.at_once,
         )
 
     def attach(self, controller: Controller) -> None:

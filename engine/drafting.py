@@ -31,6 +31,7 @@ class DraftWatch:
     """Looks after one step's draft pieces. `rows` are the batch's, `reach` what each could draft `[B]`.
 
     `signals` are those that the pieces leave; `controller`, where given, is asked after each of them but the last.
+    The last piece can not end drafting early, unless it drafts all tokens `at_once`.
     """
 
     backend: Backend
@@ -38,6 +39,7 @@ class DraftWatch:
     rows: IntArray
     signals: Set[Signal]
     controller: Controller | None
+    at_once: bool = False
 
     def run(self, pieces: Sequence[Piece], reach: IntArray) -> Drafted:
         """Launch pieces until no row wants another token."""
@@ -47,7 +49,7 @@ class DraftWatch:
             if position and not (lens > position).any():
                 return Drafted(lens, position)
             piece()
-            if position == len(pieces) - 1:
+            if position == len(pieces) - 1 and not self.at_once:
                 break
             asked = self.backend.ask(self.state.feedback_X) if self.signals else None
             if late:

@@ -52,11 +52,15 @@ class KVCache:
 
     def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
         """Copy the first `count` ≤ `context` positions from row to row; all three numbers are the device's."""
-        index_C = torch.arange(context, device=count.device)
-        from_C = source * self.capacity + index_C
-        to_C = torch.where(index_C < count, target * self.capacity + index_C, self.trash_slot)
+        from_C, to_C = self.prefix_slots(source, target, count, context)
         for half in (*self.keys, *self.values):
             half.index_copy_(0, to_C, half.index_select(0, from_C))
+
+    def prefix_slots(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> tuple[Tensor, Tensor]:
+        """Where `copy_prefix` reads and writes `[C]` each; what is beyond `count` goes to trash."""
+        index_C = torch.arange(context, device=count.device)
+        to_C = torch.where(index_C < count, target * self.capacity + index_C, self.trash_slot)
+        return source * self.capacity + index_C, to_C
 
     def gather(self, layer: int, slots_C: Tensor) -> tuple[Tensor, Tensor]:
         """Chosen slots as `[1, K, C, D]` copies, for a row known only on the device."""

@@ -11,7 +11,10 @@ import torch
 from engine.config import EngineConfig
 from engine.core import LLMEngine
 from engine.drafters import Drafter, ModelDrafter, NgramDrafter
+from engine.drafters.formats import KINDS, HeadFormat, open_heads
 from engine.drafters.ngram import index_bytes
+from engine.drafters.trained import make_trained
+from engine.drafters.vocabulary import Target
 from engine.memory import require_memory
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import Decoder
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
 
 DEFAULT_CONTEXT = 2048
-DRAFTERS = ("ngram", "model")
+DRAFTERS = ("ngram", "model", *KINDS)
 
 Progress = Callable[[int, int], None]
 
@@ -50,9 +53,10 @@ def load_engine(
     `model` is a name that `adaptive models list` knows, a GGUF file, a Hugging Face folder, or the id of a model on the
     Hugging Face hub (`organisation/model`), of which `revision` chooses a branch, tag or commit.
 
-    `drafter` is `ngram`, `model` or None; `model` drafts with `draft_model`, named like `model`, of the same tokenizer.
-    `span_outputs` lets `ngram` copy from the outputs of ended requests too: what is drafted then depends on what others
-    were told, which never shows in outputs but may in how fast they come.
+    `drafter` is `ngram`, `model`, a trained kind (`eagle1`, `eagle3`, `medusa`, `mtp`) or None. `model` drafts with
+    `draft_model`, named like `model`, of the same tokenizer; a trained kind with the folder `draft_model`, which was
+    trained for this model. `span_outputs` lets `ngram` copy from the outputs of ended requests too: what is drafted
+    then depends on what others were told, which never shows in outputs but may in how fast they come.
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
@@ -75,42 +79,81 @@ def load_engine(
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),
         prefix_reuse=prefix_reuse,
     )
-    draft = _draft_source(draft_model, source)
+    draft = _open_draft(drafter, draft_model, source)
+    deepest = _max_gamma(drafter, draft, config)
     if synthetic is not None:
-        synthetic.conditional(config.max_gamma if drafter else 0)  # refused before minutes of loading
+        synthetic.conditional(deepest)  # refused before minutes of loading
     require_memory(
         shape,
         config,
-        config.max_gamma if drafter else 0,
-        draft.config if draft else None,
+        deepest,
+        draft.config if isinstance(draft, ModelSource) else draft,
         index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0,
     )
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = source.load(config.torch_dtype, progress)
     decoder = Decoder(checkpoint.config, checkpoint.weights, config.context_len, config.device)
-    chosen: Drafter | None = NgramDrafter(config, span_outputs=span_outputs) if drafter == "ngram" else None
-    if draft is source:
-        chosen = ModelDrafter(decoder, config, shape.vocab_size, same_tokenizer=True)
-    elif draft is not None:
-        chosen = _model_drafter(draft.load(config.torch_dtype, progress), checkpoint, config)
+    if drafter == "ngram":
+        chosen: Drafter | None = NgramDrafter(config, span_outputs=span_outputs)
+    else:
+        chosen = _make_drafter(draft, source, checkpoint, decoder, config, progress)
     return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen, synthetic=synthetic)
 
 
 def _check_drafter(drafter: str | None, draft_model: str | Path | None, span_outputs: bool) -> None:
     if drafter is not None and drafter not in DRAFTERS:
         raise ValueError(f"drafter={drafter!r} is unknown: choose one of {', '.join(DRAFTERS)}, or none")
-    if (drafter == "model") != (draft_model is not None):
-        raise ValueError(f"drafter={drafter!r} and draft_model={draft_model!r}: drafter='model' takes a draft_model")
+    if (drafter is not None and drafter != "ngram") != (draft_model is not None):
+        raise ValueError(
+            f"drafter={drafter!r} and draft_model={draft_model!r}: drafter='model' takes a draft_model, and so do "
+            f"{', '.join(KINDS)}; the others take none"
+        )
     if span_outputs and drafter != "ngram":
         raise ValueError(f"drafter={drafter!r} and span_outputs=True: only drafter='ngram' copies earlier outputs")
 
 
-def _draft_source(draft_model: str | Path | None, target: ModelSource) -> ModelSource | None:
-    """The target's own source where it drafts for itself, so that its weights are loaded once."""
+def _open_draft(
+    drafter: str | None, draft_model: str | Path | None, target: ModelSource
+) -> ModelSource | HeadFormat | None:
+    """What drafts, its weights still in their files. ValueError when it is of another kind or for another model.
+
+    The target's own source where it drafts for itself, so that its weights are loaded once.
+    """
     if draft_model is None:
         return None
-    return target if str(draft_model) == target.name else open_model(draft_model)
+    if drafter == "model":
+        return target if str(draft_model) == target.name else open_model(draft_model)
+    heads = open_heads(draft_model)
+    if heads.kind != drafter:
+        raise ValueError(f"{heads.name} holds a drafter of kind {heads.kind!r}: load it with drafter={heads.kind!r}")
+    heads.check(target.config)
+    return heads
+
+
+def _max_gamma(drafter: str | None, draft: ModelSource | HeadFormat | None, config: EngineConfig) -> int:
+    if drafter is None:
+        return 0
+    return draft.max_gamma(config.max_gamma) if isinstance(draft, HeadFormat) else config.max_gamma
+
+
+def _make_drafter(
+    draft: ModelSource | HeadFormat | None,
+    source: ModelSource,
+    target: Checkpoint,
+    decoder: Decoder,
+    config: EngineConfig,
+    progress: Progress | None,
+) -> Drafter | None:
+    """The drafter that files describe; `source` is the target's."""
+    if draft is None:
+        return None
+    if draft is source:
+        return ModelDrafter(decoder, config, target.config.vocab_size, same_tokenizer=True)
+    if isinstance(draft, HeadFormat):
+        weights = draft.load(config.torch_dtype, progress)
+        return make_trained(draft, weights, Target.of(decoder, target.weights), config)
+    return _model_drafter(draft.load(config.torch_dtype, progress), target, config)
 
 
 def _model_drafter(draft: Checkpoint, target: Checkpoint, config: EngineConfig) -> ModelDrafter:

@@ -6,6 +6,7 @@ import psutil
 import torch
 
 from engine.config import EngineConfig
+from engine.drafters.formats import HeadFormat
 from engine.kv import KVCache
 from engine.models.config import ModelConfig
 
@@ -19,14 +20,20 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
+Draft = ModelConfig | HeadFormat | None
+"""What drafts: a whole model of this shape, a trained drafter, or nothing that takes memory."""
+
+
 def bytes_needed(
-    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None, index: int = 0
+    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: Draft = None, index: int = 0
 ) -> dict[str, int]:
     """What loading an engine takes at its peak, by purpose. A `draft` that is `model` itself shares its weights.
 
     `index` is what an n-gram index takes.
     """
     dtype = config.torch_dtype
+    if isinstance(draft, HeadFormat):
+        max_gamma = draft.max_gamma(max_gamma)
     distribution = model.vocab_size * max(dtype.itemsize, 4)
     needed = {
         "weights": _weight_bytes(model, config),
@@ -35,11 +42,31 @@ def bytes_needed(
     }
     if index:
         needed["n-gram index"] = index
-    if draft is not None:
+    if isinstance(draft, HeadFormat):
+        needed |= _heads_bytes(draft, config)
+        needed["draft distributions"] = config.max_batch * max_gamma * distribution
+    elif draft is not None:
         limit = min(config.context_len, draft.context_len)
         needed["draft weights"] = 0 if draft is model else _weight_bytes(draft, config)
         needed["draft KV cache"] = KVCache.bytes_needed(draft, config.max_batch, limit, dtype)
         needed["draft distributions"] = config.max_batch * max_gamma * distribution
+    return needed
+
+
+def _heads_bytes(heads: HeadFormat, config: EngineConfig) -> dict[str, int]:
+    """What a trained drafter takes; its weights and its copy of the target's head are repacked on a CPU too."""
+    item, copies = config.torch_dtype.itemsize, 2 if torch.device(config.device).type == "cpu" else 1
+    weights = sum(tensor.num_elements for tensor in heads.tensors.values() if not tensor.is_table)
+    slots = config.max_batch * config.context_len + 1
+    sources = heads.count if heads.kind == "mtp" else 1
+    needed = {
+        "drafter weights": copies * weights * item,
+        "drafter's slice of the head": copies * heads.copied_rows * heads.hidden_size * item,
+        "features": sources * slots * heads.hidden_size * item,
+    }
+    if heads.block_shape is not None:
+        rows, length = config.max_batch, config.context_len
+        needed["drafter KV cache"] = KVCache.bytes_needed(heads.block_shape, rows, length, config.torch_dtype)
     return needed
 
 
@@ -52,7 +79,7 @@ def _weight_bytes(model: ModelConfig, config: EngineConfig) -> int:
 
 
 def require_memory(
-    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: ModelConfig | None = None, index: int = 0
+    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: Draft = None, index: int = 0
 ) -> None:
     """Raise MemoryError, with what was asked and what there is, unless everything fits."""
     if torch.device(config.device).type != "cpu":

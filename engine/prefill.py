@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.attention import ChunkAttention, causal_mask
 from engine.batch import RowState
+from engine.features import Features, forward
 from engine.graphs import Write
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
@@ -26,18 +27,22 @@ class PrefillKey:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """`chunk_3` holds the row, its first position and the number of real tokens: device data, not part of the key."""
+    """`chunk_3` holds the row, its first position and the number of real tokens: device data, not part of the key.
+
+    `features` is what the drafter wants kept.
+    """
 
     decoder: Decoder
     kv: KVCache
     state: RowState
     chunk_3: Tensor
+    features: Features | None = None
 
     def aim(self, write: Write, row: int, start: int, count: int) -> None:
         write(self.chunk_3, (row, start, count))
 
     def run(self, key: PrefillKey) -> None:
-        """Write the keys and values of one chunk."""
+        """Write the keys and values, and the features, of one chunk."""
         device, capacity = self.chunk_3.device, self.state.capacity
         row, start, count = self.chunk_3.unbind()
         index_T = torch.arange(key.tokens, device=device)
@@ -49,4 +54,5 @@ class Prefill:
         config = self.decoder.config
         groups = config.num_heads // config.num_kv_heads
         mask = causal_mask(position_T.unsqueeze(0), key.context, config.sliding_window, groups, self.decoder.dtype)
-        self.decoder.forward(tokens_T, position_T, ChunkAttention(self.kv, slot_T, row_slot_C, mask))
+        attention = ChunkAttention(self.kv, slot_T, row_slot_C, mask)
+        forward(self.decoder, self.features, tokens_T, position_T, attention)

@@ -12,6 +12,7 @@ from torch import Tensor
 from adaptive.contract import ceil_bucket
 from engine.config import EngineConfig, context_buckets
 from engine.drafters import Drafter, KeepsPrefixes
+from engine.features import features_of
 from engine.graphs import Backend, Piece, Write
 from engine.kv import KVCache
 
@@ -31,6 +32,9 @@ class PrefixCopy:
         """Copy; the counts are at most `context`."""
         source, target, count, drafted = self.rows_4.unbind()
         self.kv.copy_prefix(source, target, count, context)
+        features = features_of(self.drafter)
+        if features is not None:
+            features.copy(*self.kv.prefix_slots(source, target, count, context))
         if isinstance(self.drafter, KeepsPrefixes):
             self.drafter.copy_prefix(source, target, drafted, context)
 

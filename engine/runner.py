@@ -63,7 +63,7 @@ class Feedback:
 
 
 def draft(bundle: StepBundle) -> None:
-    """Run a bundle's draft pieces, first position first."""
+    """Run a bundle's draft pieces, in order."""
     for piece in bundle.draft:
         piece()
 
@@ -139,7 +139,11 @@ class StepRunner:
             for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
                 for tokens in self._widths(batch, gamma):
                     for context in self._contexts:
-                        self._bundle(self._served(StepKey(batch, gamma, tokens, context)))
+                        key = self._served(StepKey(batch, gamma, tokens, context))
+                        self._bundle(key)
+                        if gamma and self._catch_up is not None:
+                            for first in self._catch_up.firsts(key.draft, gamma):
+                                self._draft_piece(first, 0)
 
     def _widths(self, batch: int, gamma: int) -> Sequence[int]:
         """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
@@ -217,7 +221,8 @@ class StepRunner:
         if self._catch_up is not None:
             reach = self._catch_up.available(shape.gamma, batch)
             self._catch_up.run(shape.batch, batch)
-            return self._draft_stepwise(shape, decision, rows, reach, controller)
+            first = self._draft_piece(self._catch_up.first(shape.draft, shape.gamma, batch), 0)
+            return self._draft_stepwise(first, shape, decision, rows, reach, controller)
         if not self.drafts_fresh:
             if self.index is not None:
                 self.index.run(batch)
@@ -227,15 +232,23 @@ class StepRunner:
         return Drafted(np.minimum(available, shape.gamma), 1), decision.verify
 
     def _draft_stepwise(
-        self, shape: StepKey, decision: Decision, rows: IntArray, reach: IntArray, controller: Controller
+        self,
+        first: Piece,
+        shape: StepKey,
+        decision: Decision,
+        rows: IntArray,
+        reach: IntArray,
+        controller: Controller,
     ) -> tuple[Drafted, int | IntArray | None]:
         """Launch the draft pieces: all at once, unless a row may stop on the way."""
-        pieces = [self._draft_piece(shape, position) for position in range(shape.gamma)]
+        count = self._step.draft_pieces(shape.gamma)
+        pieces = [first, *[self._draft_piece(shape.draft, position) for position in range(1, count)]]
         stepwise, trims = (False, False) if self._needs is None else (self._needs.stepwise, self._needs.trim)
         drafts, verify = Drafted(reach, shape.gamma), decision.verify
         control, write = self._step.state.control, self.backend.write
         asked = controller if stepwise else None
-        watch = DraftWatch(self.backend, self._step.state, rows, shape.draft.signals, asked)
+        at_once = len(pieces) < shape.gamma
+        watch = DraftWatch(self.backend, self._step.state, rows, shape.draft.signals, asked, at_once)
         if stepwise or decision.draft_stop is not None:
             drafts = watch.run(pieces, reach)
         else:
@@ -291,13 +304,14 @@ class StepRunner:
             step, mutable = self._step, self._step.state.mutable()
             verify = self.backend.capture(lambda: step.verify(key), mutable, [step.logits_NV])
             accept = self.backend.capture(lambda: step.accept(key), mutable, step.state.outputs())
-            drafts = tuple(self._draft_piece(key, position) for position in range(step.draft_pieces(key.gamma)))
+            own = range(self._catch_up is not None, step.draft_pieces(key.gamma))  # what comes before depends on more
+            drafts = tuple(self._draft_piece(key.draft, position) for position in own)
             bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts)
         return bundle
 
-    def _draft_piece(self, key: StepKey, position: int) -> Piece:
-        """Shared by all keys that draft alike."""
-        place = (key.draft, position)
+    def _draft_piece(self, key: DraftKey, position: int) -> Piece:
+        """Shared by all steps that draft alike."""
+        place = (key, position)
         if place not in self._drafts:
             step = self._step
             self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.state.mutable())

@@ -20,6 +20,7 @@ from adaptive.requests import MAX_LOGPROBS
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
 from engine.drafters import Drafter, DraftKey
+from engine.features import features_of, forward
 from engine.graphs import Piece
 from engine.kv import KVCache
 from engine.layout import PackedLayout, pack
@@ -56,7 +57,10 @@ class StepKey:
 
 @dataclass(frozen=True, slots=True)
 class StepBundle:
-    """The captured pieces of one key, swapped as a whole. Plain decode (γ = 0) has nothing to draft."""
+    """The captured pieces of one key, swapped as a whole. Plain decode (γ = 0) has nothing to draft.
+
+    Where drafting comes before verification, its first piece is not among them: it depends on what the rows lack.
+    """
 
     key: StepKey
     verify: Piece
@@ -94,7 +98,8 @@ class DecodeStep:
             self.decoder.dtype,
         )
         attention = PackedAttention(self.kv, slot_N, layout.grid_BW, layout.place_N, mask)
-        hidden_NE = self.decoder.forward(self._tokens(key, layout, root_N), position_N, attention)
+        tokens_N = self._tokens(key, layout, root_N)
+        hidden_NE = forward(self.decoder, features_of(self.drafter), tokens_N, position_N, attention)
         self.logits_NV[: key.verify_tokens].copy_(self.decoder.logits(hidden_NE))
 
     def _choose_lens(self, key: StepKey) -> None:
@@ -214,14 +219,14 @@ class DecodeStep:
         """How many pieces it takes to draft γ tokens."""
         if self.drafter is None or gamma == 0:
             return 0
-        return 1 if self.drafter.when == "ahead" else gamma
+        return 1 if self.drafter.when == "ahead" or self.drafter.at_once else gamma
 
-    def draft(self, key: StepKey, position: int = 0) -> None:
+    def draft(self, key: DraftKey, position: int = 0) -> None:
         """Draft the token at `position` of this step; or ahead, all of the next, and say how many could be verified."""
         assert self.drafter is not None
         if self.drafter.when == "before":
-            self.drafter.draft(self.state, key.draft, position)
-            if key.draft.signals:
+            self.drafter.draft(self.state, key, position)
+            if key.signals:
                 self._tell_available(key.batch)
             return
         self.drafter.propose(self.state, key.batch)

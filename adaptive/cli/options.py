@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("float32", "bfloat16", "float16")
-DRAFTERS = ("ngram", "model", "none")
+DRAFTERS = ("ngram", "model", "eagle1", "eagle3", "medusa", "mtp", "none")
+ALONE = ("ngram", "none")  # these take no --draft-model
 MAX_GAMMA = 16
 ENGINE_PANEL = "Engine"
 SAMPLING_PANEL = "Sampling"
@@ -64,7 +65,7 @@ DraftModel = Annotated[
     str | None,
     typer.Option(
         "--draft-model",
-        help="What --drafter model drafts with: a known model's name or a GGUF file, same tokenizer.",
+        help="What to draft with: a model named like --model, of the same tokenizer, or a trained drafter's folder.",
         rich_help_panel=ENGINE_PANEL,
         show_default=False,
     ),
@@ -153,8 +154,8 @@ def engine_options(
     """Checks what can be checked before torch is imported; raises UsageError."""
     if drafter not in DRAFTERS:
         raise UsageError(f"--drafter: {drafter!r} is not known; choose from {', '.join(DRAFTERS)}")
-    if (drafter == "model") != (draft_model is not None):
-        raise UsageError(f"--drafter {drafter}: --drafter model and --draft-model NAME go together")
+    if (drafter in ALONE) == (draft_model is not None):
+        raise UsageError(f"--drafter {drafter}: --draft-model goes with all drafters but {' and '.join(ALONE)}")
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
     chosen = None if drafter == "none" else drafter

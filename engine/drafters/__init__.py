@@ -1,6 +1,8 @@
 """Where draft tokens come from."""
 
 from engine.drafters.base import AheadDrafter, CatchUpKey, Drafter, DraftKey, KeepsPrefixes, StepDrafter
+from engine.drafters.heads import HeadDrafter
+from engine.drafters.medusa import MedusaDrafter
 from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NgramDrafter
 
@@ -9,7 +11,9 @@ __all__ = [
     "CatchUpKey",
     "DraftKey",
     "Drafter",
+    "HeadDrafter",
     "KeepsPrefixes",
+    "MedusaDrafter",
     "ModelDrafter",
     "NgramDrafter",
     "StepDrafter",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from adaptive.contract import DrafterCaps, Signal
 from engine.batch import RowState
+from engine.features import Features
 from engine.sampling.distribution import Sampler
 
 
@@ -34,12 +35,18 @@ class AheadDrafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftKey:
-    """What fixes the shapes and branches of a draft step. `signals` are those to leave (`engine/signals.py`)."""
+    """What fixes the shapes and branches of a draft piece. `signals` are those to leave (`engine/signals.py`).
+
+    The first piece of a step takes up to `width` tokens per row, `tokens` in all; where it is the only one, it drafts
+    `width` per row. Later pieces have neither.
+    """
 
     batch: int
     context: int
     sampler: Sampler = Sampler.GREEDY
     signals: frozenset[Signal] = frozenset()
+    width: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +60,26 @@ class CatchUpKey:
 
 
 class StepDrafter(Protocol):
-    """Drafts between the decision and verification, one token per row and piece, from a cache of its own.
+    """Drafts between the decision and verification: one token per row and piece, or all of them in one.
 
-    The cache lacks each row's newest token, and more after steps that did not draft. `state.cached_R` counts what it
-    holds; `RequestState.cached` is the host's copy. A row longer than `limit` tokens does not draft any more. `q_RMV`
-    keeps the distribution that each draft token was drawn from, unless all rows are greedy; `plain_RMV` the same at
-    temperature 1 without filters, where somebody asked for `js`.
+    A drafter with a cache of its own takes the rows' tokens in order. `state.cached_R` counts those whose place in the
+    cache is final; `RequestState.cached` is the host's copy. The first piece of a step takes what is lacking, the
+    newest token included, if that is at most `reach` tokens; what lacks beyond is caught up before. `keeps_drafts` says
+    whether the place of a draft token that stands is final.
+
+    Rows of fewer than `least` tokens do not draft yet, rows longer than `limit` not any more. `q_RMV` keeps the
+    distribution that each draft token was drawn from, unless all rows are greedy; `plain_RMV` the same at temperature
+    1 without filters, where somebody asked for `js`. `features` is what it wants kept of the target's forward passes.
     """
 
     q_RMV: Tensor
     plain_RMV: Tensor | None
     limit: int
+    least: int
+    reach: int
+    keeps_drafts: bool
+    at_once: bool
+    features: Features | None
 
     @property
     def name(self) -> str: ...
@@ -81,7 +97,7 @@ class StepDrafter(Protocol):
         """Take a chunk of what the cache lacks, never the newest token."""
 
     def draft(self, state: RowState, key: DraftKey, position: int) -> None:
-        """Write `drafts_RM[:, position]`; at position 0 also `draft_lens_R`, and at most two tokens may be lacking."""
+        """Write `drafts_RM[:, position]`, or all of them where `at_once`; at position 0 also `draft_lens_R`."""
 
 
 @runtime_checkable

@@ -1,39 +1,33 @@
 """Drafting with a second, smaller model that speaks the same tokens (Leviathan et al. 2023).
 
-Shapes: B batch bucket, N packed tokens, W most tokens per row, M largest γ, V the target's vocabulary, E hidden size.
+Shapes: B batch bucket, N packed tokens, W most tokens per row, V the target's vocabulary, E hidden size.
 """
 
 from __future__ import annotations
-
-from collections.abc import Set
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from adaptive.contract import DRAFT_SIGNALS, TARGET_SIGNALS, DrafterCaps, Signal
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
 from engine.config import EngineConfig
-from engine.drafters.base import CatchUpKey, DraftKey
+from engine.drafters.base import DraftKey
+from engine.drafters.stepwise import CachedDrafter
 from engine.kv import KVCache
-from engine.layout import PackedLayout, lay_out
+from engine.layout import PackedLayout
 from engine.models.decoder import Decoder
-from engine.sampling.distribution import Sampler, choose, distribution
-from engine.sampling.randomness import DRAFT, uniform
-from engine.signals import note_draft
 
 
-class ModelDrafter:
+class ModelDrafter(CachedDrafter):
     """A decoder that drafts for another. Rows are the target's, keys and values its own.
 
-    Greedy rows draft its most likely token; sampled rows draw from its distribution at the row's own temperature,
-    top-k and top-p, which is kept for verification. Vocabularies may differ in padding at the end: ids that one of the
-    two models lacks are never drafted.
+    Vocabularies may differ in padding at the end: ids that one of the two models lacks are never drafted.
     """
 
     name = "model"
+    reach = 2  # the newest token, and the one before it where all of the last round's draft tokens stood
+    keeps_drafts = True
 
     def __init__(self, decoder: Decoder, config: EngineConfig, vocab_size: int, *, same_tokenizer: bool) -> None:
         """`vocab_size` is the target's. ValueError unless both models have the same tokenizer."""
@@ -43,87 +37,32 @@ class ModelDrafter:
                 f"the draft model (vocabulary of {own}) and the model (vocabulary of {vocab_size}) have different "
                 "tokenizers: choose a draft model of the same family"
             )
-        self.caps = DrafterCaps("lm", config.max_gamma, signals=frozenset((*DRAFT_SIGNALS, *TARGET_SIGNALS)))
-        self.limit = min(config.context_len, decoder.config.context_len)
+        limit = min(config.context_len, decoder.config.context_len)
+        super().__init__(config, "lm", config.max_gamma, limit, vocab_size, decoder.dtype)
         self.kv = KVCache.allocate(decoder.config, config.max_batch, self.limit, decoder.dtype, config.device)
-        probs_dtype = torch.float64 if decoder.dtype == torch.float64 else torch.float32
-        shape = (config.max_batch, config.max_gamma, vocab_size)
-        self.q_RMV = torch.zeros(shape, dtype=probs_dtype, device=config.device)
-        self.plain_RMV: Tensor | None = None
         self._decoder = decoder
 
-    @property
-    def when(self) -> Literal["before"]:
-        return "before"
+    def feed(self, state: RowState, layout: PackedLayout, context: int) -> Tensor:
+        row_N = layout.row_N
+        place_N = (state.cached_R.index_select(0, row_N) + layout.offset_N).clamp(max=self.limit - 1)
+        slot_N = torch.where(row_N < state.rows, row_N * self.limit + place_N, self.kv.trash_slot)
+        tokens_N = state.history_RP[row_N, place_N]
+        return self._forward(tokens_N, place_N, slot_N, layout.grid_BW, layout.place_N, context)
 
-    def prepare(self, signals: Set[Signal]) -> None:
-        if "js" in signals and self.plain_RMV is None:
-            self.plain_RMV = torch.zeros_like(self.q_RMV)
-
-    def catch_up(self, state: RowState, key: CatchUpKey) -> None:
-        lacking_B = state.lens_R[: key.batch] - 1 - state.cached_R[: key.batch]
-        count_B = lacking_B.clamp(min=0, max=key.width) * self._drafting(state, key.batch)
-        self._feed(state, lay_out(count_B, key.width, key.tokens, state.rows), key.context)
-        state.cached_R[: key.batch] += count_B
-
-    def draft(self, state: RowState, key: DraftKey, position: int) -> None:
-        hidden_BE = self._first(state, key) if position == 0 else self._next(state, key, position)
-        logits_BV = self._decoder.logits(hidden_BE)[:, : self.q_RMV.shape[-1]].to(self.q_RMV.dtype)
-        logits_BV = F.pad(logits_BV, (0, self.q_RMV.shape[-1] - logits_BV.shape[-1]), value=float("-inf"))
-        if key.signals:
-            self._signal(state, key, position, logits_BV)
-        if key.sampler is Sampler.GREEDY:
-            token_B = logits_BV.argmax(-1)
-        else:
-            token_B = self._sample(state, key, position, logits_BV)
-        state.drafts_RM[: key.batch, position].copy_(token_B)
-
-    def _signal(self, state: RowState, key: DraftKey, position: int, logits_BV: Tensor) -> None:
-        probs_BV = logits_BV.softmax(-1)
-        if "js" in key.signals and self.plain_RMV is not None:
-            self.plain_RMV[: key.batch, position].copy_(probs_BV)
-        note_draft(state, key.batch, position, key.signals, probs_BV)
     def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
         self.kv.copy_prefix(source, target, count, min(context, self.limit))
 
-    def _drafting(self, state: RowState, batch: int) -> Tensor:
-        """1 for the rows that draft: live, not opted out or at their last token, within this model's context `[B]`."""
-        willing_B = (state.draft_cap_R[:batch] > 0) & (state.budget_R[:batch] > 1)
-        willing_B = willing_B & (state.lens_R[:batch] <= self.limit)
-        return state.live_R[:batch] * willing_B
-
-    def _first(self, state: RowState, key: DraftKey) -> Tensor:
-        """The newest token, and the one before it where all of the last round's draft tokens stood `[B, E]`."""
-        batch, lens_B = key.batch, state.lens_R[: key.batch]
-        drafting_B = self._drafting(state, batch)
-        cached_B = state.cached_R[:batch]
-        layout = lay_out((lens_B - cached_B).clamp(max=2) * drafting_B, 2, 2 * batch, state.rows)
-        hidden_NE = self._feed(state, layout, key.context)
-        cached_B.copy_(torch.where(drafting_B > 0, lens_B, cached_B))
-        # Token k is drafted from position lens - 2 + k, the last of which is limit - 1.
-        state.draft_lens_R[:batch].copy_((self.limit + 1 - lens_B).clamp(0, state.max_gamma) * drafting_B)
-        return hidden_NE.index_select(0, layout.grid_BW[:, -1])
-
-    def _next(self, state: RowState, key: DraftKey, position: int) -> Tensor:
-        """The draft token before `position` `[B, E]`."""
+    def follow(self, state: RowState, key: DraftKey, position: int) -> Tensor:
         batch = key.batch
         row_B = torch.arange(batch, device=state.lens_R.device)
         place_B = state.lens_R[:batch] - 1 + position
-        inside_B = (self._drafting(state, batch) > 0) & (place_B < self.limit)
+        inside_B = (self.drafting(state, batch) > 0) & (place_B < self.limit)
         slot_B = torch.where(inside_B, row_B * self.limit + place_B, self.kv.trash_slot)
         cached_B = state.cached_R[:batch]
         cached_B.copy_(torch.where(inside_B, place_B + 1, cached_B))
         tokens_B = state.drafts_RM[:batch, position - 1]
         place_B = place_B.clamp(max=self.limit - 1)
         return self._forward(tokens_B, place_B, slot_B, row_B.unsqueeze(1), row_B, key.context)
-
-    def _feed(self, state: RowState, layout: PackedLayout, context: int) -> Tensor:
-        """Tokens of the rows' history from `cached_R` on `[N, E]`."""
-        row_N = layout.row_N
-        place_N = (state.cached_R.index_select(0, row_N) + layout.offset_N).clamp(max=self.limit - 1)
-        slot_N = torch.where(row_N < state.rows, row_N * self.limit + place_N, self.kv.trash_slot)
-        tokens_N = state.history_RP[row_N, place_N]
-        return self._forward(tokens_N, place_N, slot_N, layout.grid_BW, layout.place_N, context)
 
     def _forward(
         self, tokens_N: Tensor, positions_N: Tensor, slots_N: Tensor, grid_BW: Tensor, place_N: Tensor, context: int
@@ -140,11 +79,7 @@ class ModelDrafter:
         known_N = tokens_N.clamp(max=config.vocab_size - 1)  # padding of the target's vocabulary that this model lacks
         return self._decoder.forward(known_N, positions_N, attention)
 
-    def _sample(self, state: RowState, key: DraftKey, position: int, logits_BV: Tensor) -> Tensor:
-        settings = (state.temperature_R, state.top_k_R, state.top_p_R)
-        temperature_B, top_k_B, top_p_B = (buffer[: key.batch] for buffer in settings)
-        filtered = key.sampler is Sampler.FILTERED
-        q_BV = distribution(logits_BV, temperature_B, top_k_B, top_p_B, filtered=filtered)
-        self.q_RMV[: key.batch, position].copy_(q_BV)
-        seeds_B, steps_B = state.seeds_R[: key.batch], state.steps_R[: key.batch]
-        return choose(q_BV, uniform(seeds_B, steps_B, torch.full_like(seeds_B, position), DRAFT))
+    def logits(self, hidden_BE: Tensor, position: int) -> Tensor:
+        vocab = self.q_RMV.shape[-1]
+        logits_BV = self._decoder.logits(hidden_BE)[:, :vocab].to(self.q_RMV.dtype)
+        return F.pad(logits_BV, (0, vocab - logits_BV.shape[-1]), value=float("-inf"))

@@ -46,7 +46,7 @@ def read_config(folder: Path) -> ModelConfig:
     if heads < 1:
         raise ValueError(f"{settings.where}: num_attention_heads={heads} is not valid: it must be at least 1")
     biased = family.optional_bias and settings.flag("attention_bias", False)
-    theta, scaling = _rope(settings)
+    theta, scaling = read_rope(settings)
     return ModelConfig(
         vocab_size=settings.integer("vocab_size"),
         hidden_size=hidden,
@@ -90,7 +90,7 @@ def _refuse_variants(settings: Settings) -> None:
             )
 
 
-def _rope(settings: Settings) -> tuple[float, RopeScaling | None]:
+def read_rope(settings: Settings) -> tuple[float, RopeScaling | None]:
     """Base and scaling, from `rope_scaling` or, since transformers 5, from `rope_parameters` with the base inside."""
     rope = settings.section("rope_scaling" if settings.values.get("rope_scaling") else "rope_parameters")
     theta = rope.number("rope_theta", settings.number("rope_theta", DEFAULT_THETA))

@@ -12,7 +12,7 @@ from torch import Tensor
 from adaptive.contract import STANDARD, Acceptance
 from adaptive.requests import Request, Sampling
 from engine.models.config import ModelConfig
-from tests.engine.tiny import Cycling, DraftModel, random_weights, reference_logits, run_all, tiny_engine, tokens_of
+from tests.engine.tiny import Cycling, Drafting, random_weights, reference_logits, run_all, tiny_engine, tokens_of
 
 SMALL = ModelConfig(
     vocab_size=4,
@@ -60,7 +60,7 @@ def sampled_answers(
     gammas: Sequence[int],
     sampling: Sampling,
     seed: int,
-    draft_model: DraftModel | None = None,
+    draft_model: Drafting | None = None,
     acceptance: Acceptance = STANDARD,
     prompt: Sequence[int] = PROMPT,
     samples: int = SAMPLES,

@@ -81,7 +81,7 @@ def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> No
         step.verify(key)
         step.accept(key)
         for position in range(step.draft_pieces(key.gamma)):
-            step.draft(key, position)
+            step.draft(key.draft, position)
     if isinstance(step.drafter, ModelDrafter):
         for width, tokens, context in [(1, 4, 64), (8, 20, 96)]:
             step.drafter.catch_up(step.state, CatchUpKey(4, width, tokens, context))

@@ -58,7 +58,7 @@ def test_spanning_outputs_is_off_unless_asked_for(model: Path) -> None:
 @pytest.mark.parametrize(
     ("drafter", "draft_model", "message"),
     [
-        ("oracle", None, "drafter='oracle' is unknown: choose one of ngram, model, or none"),
+        ("oracle", None, "drafter='oracle' is unknown: choose one of ngram, model, eagle1, .*mtp, or none"),
         ("model", None, "drafter='model' takes a draft_model"),
         ("ngram", "smollm2-135m", "drafter='ngram' and draft_model='smollm2-135m'"),
         (None, "smollm2-135m", "drafter=None and draft_model='smollm2-135m'"),

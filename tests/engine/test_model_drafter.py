@@ -328,7 +328,7 @@ def test_a_biased_residual_is_caught(rule: Acceptance, monkeypatch: pytest.Monke
 
 def test_a_reused_random_number_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft token drawn with the number that later judges it must not pass."""
-    monkeypatch.setattr("engine.drafters.model.DRAFT", ACCEPT)
+    monkeypatch.setattr("engine.drafters.stepwise.DRAFT", ACCEPT)
     assert chance(PLAIN, NEAR_SMALL, STANDARD, (3,), samples=SAMPLES // 2) < 1e-6
 
 

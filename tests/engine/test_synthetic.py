@@ -261,7 +261,7 @@ def test_the_pieces_run_on_meta_tensors() -> None:
         key = StepKey(4, gamma, tokens, 96, sampler, logprobs)
         step.verify(key)
         step.accept(key)
-        step.draft(key)
+        step.draft(key.draft)
 
 
 def test_a_whole_run_keeps_the_law_of_capture(monkeypatch: pytest.MonkeyPatch) -> None:

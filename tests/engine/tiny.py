@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -79,6 +80,12 @@ def near_weights(config: ModelConfig, seed: int = 0, noise: float = 0.1) -> dict
     }
 
 
+class Drafting(Protocol):
+    """Something that drafts for a tiny model, made once the model is there."""
+
+    def make(self, settings: EngineConfig, decoder: Decoder, weights: Mapping[str, Tensor]) -> Drafter: ...
+
+
 @dataclass(frozen=True)
 class DraftModel:
     """A second model; `context_len` of its config is where it stops drafting."""
@@ -91,6 +98,9 @@ class DraftModel:
         length = min(settings.context_len, self.config.context_len)
         decoder = Decoder(self.config, self.weights, length, settings.device)
         return ModelDrafter(decoder, settings, vocab_size, same_tokenizer=self.same_tokenizer)
+
+    def make(self, settings: EngineConfig, decoder: Decoder, weights: Mapping[str, Tensor]) -> ModelDrafter:
+        return self.drafter(settings, decoder.config.vocab_size)
 
 
 UNTIED = replace(TINY, tie_embeddings=False)
@@ -114,7 +124,7 @@ def tiny_engine(
     max_gamma: int = 5,
     seed: int = 0,
     draft: bool = True,
-    draft_model: DraftModel | None = None,
+    draft_model: Drafting | None = None,
     span_outputs: bool = False,
     prefill_chunk: int = 8,
     prefix_reuse: bool = True,
@@ -124,21 +134,22 @@ def tiny_engine(
     device: str = "cpu",
     backend: str = "eager",
 ) -> LLMEngine:
-    """A float64 engine around a random model (or `weights`), drafting from one matching token on, or by a model."""
+    """An engine around a random model (float64, or `weights`), drafting by copying, or by `draft_model`."""
+    weights = weights or random_weights(config, seed)
     settings = EngineConfig(
         max_batch=max_batch,
         context_len=96,
         max_gamma=max_gamma,
         prefill_chunk=prefill_chunk,
         prefix_reuse=prefix_reuse,
-        dtype="float64",
+        dtype=str(weights["model.norm.weight"].dtype).removeprefix("torch."),
         device=device,
         backend=backend,
     )
-    decoder = Decoder(config, weights or random_weights(config, seed), settings.context_len, device)
+    decoder = Decoder(config, weights, settings.context_len, device)
     drafter: Drafter | None = NgramDrafter(settings, min_match=1, span_outputs=span_outputs) if draft else None
     if draft_model is not None:
-        drafter = draft_model.drafter(settings, config.vocab_size)
+        drafter = draft_model.make(settings, decoder, weights)
     return LLMEngine(decoder, settings, tokenizer=tokenizer, drafter=drafter, synthetic=synthetic)
 
 
