@@ -368,6 +368,9 @@ class Trimming(Extending):
     def trim(self, progress: DraftProgress) -> Any:
         return self.needs["answer"]()
 
+    def clone(self) -> Trimming:
+        return Trimming(self.script, self.gammas, self.needs)
+
 
 @pytest.mark.parametrize(
     ("answer", "expected", "clamped", "errors"),
