@@ -23,7 +23,8 @@ SIGNALS = (*DRAFT_SIGNALS, *TARGET_SIGNALS)
 
 def entropy_bits(probs_V: Tensor) -> Tensor:
     """Shannon entropy over the last dimension, base 2."""
-    return torch.special.entr(probs_V).sum(-1) / math.log(2)
+    nats: Tensor = torch.special.entr(probs_V).sum(-1)
+    return nats / math.log(2)
 
 
 def js_distance(p_V: Tensor, q_V: Tensor) -> Tensor:

@@ -364,6 +364,9 @@ def test_what_trim_answers_is_the_decision_that_was_executed() -> None:
         def trim(self, progress: DraftProgress) -> int:
             return 3
 
+        def clone(self) -> Trimming:
+            return Trimming(self.script, self.gammas, self.needs)
+
     class Asking(ToyEngine):
         def __init__(self) -> None:
             super().__init__()

@@ -131,7 +131,7 @@ def aim_at_once(prefill: Prefill, write: object, row: int, start: int, count: in
     prefill.chunk_3.copy_(torch.tensor((row, start, count)))
 
 
-def read_without_waiting(runner: StepRunner, signals: bool) -> None:
+def read_without_waiting(runner: StepRunner, signals: bool = False) -> None:
     runner._out[:] = runner._step.state.out_RO.numpy()
 
 

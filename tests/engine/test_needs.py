@@ -67,7 +67,8 @@ class Steered(Fixed):
         return replace(plain, **pulled)
 
     def extend(self, progress: DraftProgress) -> BoolArray:
-        return progress.rows % 2 == 0
+        even: BoolArray = progress.rows % 2 == 0
+        return even
 
 
 LEVERS = [("budget",), ("stop",), ("extend",), ("budget", "confidence"), ("budget", "confidence", "stop", "extend")]
