@@ -50,9 +50,7 @@ def load_engine(
     Hugging Face hub (`organisation/model`), of which `revision` chooses a branch, tag or commit.
 
     `drafter` is `ngram`, `model` or None; `model` drafts with `draft_model`, named like `model`, of the same tokenizer.
-    `span_outputs` lets `ngram` copy from the outputs of ended requests too: what is drafted then depends on what others
-    were told, which never shows in outputs but may in how fast they come.
-
+    `span_outputs` lets `ngram` copy from the outputs of ended requests too (how fast an answer comes may show that).
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `synthetic` asks for an
     acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
@@ -75,13 +73,8 @@ def load_engine(
     draft = _draft_source(draft_model, source)
     if synthetic is not None:
         synthetic.conditional(config.max_gamma if drafter else 0)  # refused before minutes of loading
-    require_memory(
-        shape,
-        config,
-        config.max_gamma if drafter else 0,
-        draft.config if draft else None,
-        index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0,
-    )
+    index = index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0
+    require_memory(shape, config, config.max_gamma if drafter else 0, draft.config if draft else None, index)
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = source.load(config.torch_dtype, progress)
