@@ -122,7 +122,8 @@ def time_us(call: Callable[[], None], times: int) -> list[float]:
 
 def count(call: Callable[[], None]) -> int:
     """Operations of one call."""
-    with Operations() as operations:
+    operations = Operations()
+    with operations:
         call()
     return operations.count
 

@@ -55,8 +55,8 @@ def load_engine(
 
     `drafter` is `ngram`, `model`, a trained kind (`eagle1`, `eagle3`, `medusa`, `mtp`) or None. `model` drafts with
     `draft_model`, named like `model`, of the same tokenizer; a trained kind with the folder `draft_model`, which was
-    trained for this model. `span_outputs` lets `ngram` copy from the outputs of ended requests too: what is drafted
-    then depends on what others were told, which never shows in outputs but may in how fast they come.
+    trained for this model. `span_outputs` lets `ngram` copy from the outputs of ended requests too (how fast an answer
+    comes may show that).
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
@@ -83,13 +83,8 @@ def load_engine(
     deepest = _max_gamma(drafter, draft, config)
     if synthetic is not None:
         synthetic.conditional(deepest)  # refused before minutes of loading
-    require_memory(
-        shape,
-        config,
-        deepest,
-        draft.config if isinstance(draft, ModelSource) else draft,
-        index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0,
-    )
+    index = index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0
+    require_memory(shape, config, deepest, draft.config if isinstance(draft, ModelSource) else draft, index)
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = source.load(config.torch_dtype, progress)
