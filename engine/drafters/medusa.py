@@ -75,7 +75,7 @@ class MedusaDrafter(DraftsBefore):
         row_B = torch.arange(key.batch, device=drafting_B.device)
         slot_B = row_B * state.capacity + state.lens_R[: key.batch] - 2
         slot_B = torch.where(drafting_B > 0, slot_B, state.rows * state.capacity)
-        logits_GBD = self.logits(self.features.cache_SE.index_select(0, slot_B), key.width)
+        logits_GBD = self.logits(self.features.cache_SE.index_select(0, slot_B), key.width or self.caps.max_gamma)
         for place, logits_BD in enumerate(logits_GBD.unbind(0)):
             self.draw(state, key, place, logits_BD)
 
