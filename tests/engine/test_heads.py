@@ -35,6 +35,7 @@ SPECS = {
     "medusa of its own": HeadSpec("medusa", UNTIED, count=4, depth=2, own_head=True),
     "mtp": HeadSpec("mtp", UNTIED, ids=SLICE),
     "mtp of three": HeadSpec("mtp", count=3, own_head=True, own_embedding=True, biases=True),
+    "a small model": HeadSpec("draft", UNTIED, ids=SLICE, count=2),
 }
 ONE_EACH = ("eagle3", "eagle1", "medusa", "mtp", "mtp of three")
 EVERY = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
