@@ -11,7 +11,8 @@ import torch
 from engine.config import EngineConfig
 from engine.core import LLMEngine
 from engine.drafters import Drafter, ModelDrafter, NgramDrafter
-from engine.drafters.formats import KINDS, HeadFormat, open_heads
+from engine.drafters.formats import KINDS, open_heads, shares_embeddings
+from engine.drafters.head_format import HeadFormat
 from engine.drafters.ngram import index_bytes
 from engine.drafters.trained import make_trained
 from engine.drafters.vocabulary import Target
@@ -54,9 +55,9 @@ def load_engine(
     Hugging Face hub (`organisation/model`), of which `revision` chooses a branch, tag or commit.
 
     `drafter` is `ngram`, `model`, a trained kind (`eagle1`, `eagle3`, `medusa`, `mtp`) or None. `model` drafts with
-    `draft_model`, named like `model`, of the same tokenizer; a trained kind with the folder `draft_model`, which was
-    trained for this model. `span_outputs` lets `ngram` copy from the outputs of ended requests too (how fast an answer
-    comes may show that).
+    `draft_model`, named like `model`, of the same tokenizer, or the folder of a small one that shares the model's
+    embedding; a trained kind with the folder `draft_model`, which was trained for this model. `span_outputs` lets
+    `ngram` copy from the outputs of ended requests too (how fast an answer comes may show that).
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
@@ -117,11 +118,12 @@ def _open_draft(
     """
     if draft_model is None:
         return None
-    if drafter == "model":
+    if drafter == "model" and not shares_embeddings(draft_model):
         return target if str(draft_model) == target.name else open_model(draft_model)
     heads = open_heads(draft_model)
-    if heads.kind != drafter:
-        raise ValueError(f"{heads.name} holds a drafter of kind {heads.kind!r}: load it with drafter={heads.kind!r}")
+    name = "model" if heads.kind == "draft" else heads.kind
+    if name != drafter:
+        raise ValueError(f"{heads.name} holds a drafter of kind {name!r}: load it with drafter={name!r}")
     heads.check(target.config)
     return heads
 

@@ -6,7 +6,7 @@ import psutil
 import torch
 
 from engine.config import EngineConfig
-from engine.drafters.formats import HeadFormat
+from engine.drafters.head_format import HeadFormat
 from engine.kv import KVCache
 from engine.models.config import ModelConfig
 
@@ -57,15 +57,17 @@ def _heads_bytes(heads: HeadFormat, config: EngineConfig) -> dict[str, int]:
     """What a trained drafter takes; its weights and its copy of the target's head are repacked on a CPU too."""
     item, copies = config.torch_dtype.itemsize, 2 if torch.device(config.device).type == "cpu" else 1
     weights = sum(tensor.num_elements for tensor in heads.tensors.values() if not tensor.is_table)
-    slots = config.max_batch * config.context_len + 1
-    sources = heads.count if heads.kind == "mtp" else 1
     needed = {
         "drafter weights": copies * weights * item,
         "drafter's slice of the head": copies * heads.copied_rows * heads.hidden_size * item,
-        "features": sources * slots * heads.hidden_size * item,
     }
+    rows, length = config.max_batch, config.context_len
+    if heads.kind == "draft":
+        length = min(length, heads.block.context_len)
+    else:
+        sources = heads.count if heads.kind == "mtp" else 1
+        needed["features"] = sources * (rows * length + 1) * heads.hidden_size * item
     if heads.block_shape is not None:
-        rows, length = config.max_batch, config.context_len
         needed["drafter KV cache"] = KVCache.bytes_needed(heads.block_shape, rows, length, config.torch_dtype)
     return needed
 

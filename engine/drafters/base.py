@@ -38,7 +38,7 @@ class DraftKey:
     """What fixes the shapes and branches of a draft piece. `signals` are those to leave (`engine/signals.py`).
 
     The first piece of a step takes up to `width` tokens per row, `tokens` in all; where it is the only one, it drafts
-    `width` per row. Later pieces have neither.
+    `width` per row. 0 stands for as many as the drafter ever takes; later pieces have neither.
     """
 
     batch: int

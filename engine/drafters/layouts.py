@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from engine.drafters.head_format import HeadFormat
 from engine.models.tensor_files import StoredTensor
-
-if TYPE_CHECKING:
-    from engine.drafters.formats import HeadFormat
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -51,7 +48,8 @@ class HeadLayout:
 def layout_of(drafter: HeadFormat) -> HeadLayout:
     """What a drafter of this kind and shape has."""
     V, D, E = drafter.vocab_size, drafter.draft_vocab, drafter.hidden_size
-    parts = {"eagle3": _eagle3, "eagle1": _eagle1, "medusa": _medusa, "mtp": _mtp}[drafter.kind](drafter)
+    makers = {"eagle3": _eagle3, "eagle1": _eagle1, "medusa": _medusa, "mtp": _mtp, "draft": _draft}
+    parts = makers[drafter.kind](drafter)
     table: Shapes = {"d2t": (D,)}
     optional: Shapes = {"t2d": (V,)} | (table if D == V else {})
     if drafter.kind != "medusa":
@@ -94,6 +92,17 @@ def _mtp(drafter: HeadFormat) -> HeadLayout:
         biases.append(_biases(drafter, prefix))
         heads[prefix + "shared_head.head.weight"] = (drafter.draft_vocab, E)
     return HeadLayout(required, [heads, *biases])
+
+
+def _draft(drafter: HeadFormat) -> HeadLayout:
+    E = drafter.hidden_size
+    required: Shapes = {"norm.weight": (E,)}
+    biases = []
+    for number in range(drafter.count):
+        prefix = f"layers.{number}."
+        required |= _block(drafter, prefix, E) | {prefix + "input_layernorm.weight": (E,)}
+        biases.append(_biases(drafter, prefix))
+    return HeadLayout(required, biases)
 
 
 def _block(drafter: HeadFormat, prefix: str, inputs: int) -> Shapes:

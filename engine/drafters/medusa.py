@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from engine.batch import RowState
 from engine.config import EngineConfig
 from engine.drafters.base import CatchUpKey, DraftKey
-from engine.drafters.formats import HeadFormat
+from engine.drafters.head_format import HeadFormat
 from engine.drafters.stepwise import DraftsBefore
 from engine.drafters.vocabulary import DraftVocabulary, Target
 from engine.features import Features
@@ -60,7 +60,8 @@ class MedusaDrafter(DraftsBefore):
         """`shared` is the projection of all heads, where none has its own."""
         deepest, dtype = min(config.max_gamma, len(heads)), vocabulary.embedding_VE.dtype
         super().__init__(config, "medusa", deepest, config.context_len, vocabulary.target_size, dtype)
-        self.features: Features = features
+        self.features = features
+        self._cache_SE = features.cache_SE
         self.ids_D = vocabulary.ids_D
         self._heads = heads
         self._shared = shared
@@ -74,7 +75,7 @@ class MedusaDrafter(DraftsBefore):
         row_B = torch.arange(key.batch, device=drafting_B.device)
         slot_B = row_B * state.capacity + state.lens_R[: key.batch] - 2
         slot_B = torch.where(drafting_B > 0, slot_B, state.rows * state.capacity)
-        logits_GBD = self.logits(self.features.cache_SE.index_select(0, slot_B), key.width)
+        logits_GBD = self.logits(self._cache_SE.index_select(0, slot_B), key.width or self.caps.max_gamma)
         for place, logits_BD in enumerate(logits_GBD.unbind(0)):
             self.draw(state, key, place, logits_BD)
 

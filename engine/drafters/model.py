@@ -1,6 +1,7 @@
 """Drafting with a second, smaller model that speaks the same tokens (Leviathan et al. 2023).
 
-Shapes: B batch bucket, N packed tokens, W most tokens per row, V the target's vocabulary, E hidden size.
+Shapes: B batch bucket, N packed tokens, W most tokens per row, V the target's vocabulary, D the draft vocabulary, E
+hidden size.
 """
 
 from __future__ import annotations
@@ -29,8 +30,19 @@ class ModelDrafter(CachedDrafter):
     reach = 2  # the newest token, and the one before it where all of the last round's draft tokens stood
     keeps_drafts = True
 
-    def __init__(self, decoder: Decoder, config: EngineConfig, vocab_size: int, *, same_tokenizer: bool) -> None:
-        """`vocab_size` is the target's. ValueError unless both models have the same tokenizer."""
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        vocab_size: int,
+        *,
+        same_tokenizer: bool,
+        ids_D: Tensor | None = None,
+    ) -> None:
+        """`vocab_size` is the target's; `ids_D` its ids of the decoder's tokens, where the head is but a slice.
+
+        ValueError unless both models have the same tokenizer.
+        """
         own = decoder.config.vocab_size
         if not same_tokenizer:
             raise ValueError(
@@ -40,6 +52,7 @@ class ModelDrafter(CachedDrafter):
         limit = min(config.context_len, decoder.config.context_len)
         super().__init__(config, "lm", config.max_gamma, limit, vocab_size, decoder.dtype)
         self.kv = KVCache.allocate(decoder.config, config.max_batch, self.limit, decoder.dtype, config.device)
+        self.ids_D = ids_D
         self._decoder = decoder
 
     def feed(self, state: RowState, layout: PackedLayout, context: int) -> Tensor:
@@ -80,6 +93,8 @@ class ModelDrafter(CachedDrafter):
         return self._decoder.forward(known_N, positions_N, attention)
 
     def logits(self, hidden_BE: Tensor, position: int) -> Tensor:
+        if self.ids_D is not None:
+            return self._decoder.logits(hidden_BE)
         vocab = self.q_RMV.shape[-1]
         logits_BV = self._decoder.logits(hidden_BE)[:, :vocab].to(self.q_RMV.dtype)
         return F.pad(logits_BV, (0, vocab - logits_BV.shape[-1]), value=float("-inf"))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.attention import Attention
 from engine.config import EngineConfig
-from engine.drafters.formats import HeadFormat
+from engine.drafters.head_format import HeadFormat
 from engine.drafters.heads import HeadDrafter
 from engine.drafters.vocabulary import DraftVocabulary, Target
 from engine.features import Features

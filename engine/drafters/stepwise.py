@@ -32,6 +32,7 @@ class DraftsBefore:
     """
 
     features: Features | None = None
+    reach: int
     least = 1
     ids_D: Tensor | None = None
 
@@ -124,8 +125,9 @@ class CachedDrafter(DraftsBefore, ABC):
     def _first(self, state: RowState, key: DraftKey, drafting_B: Tensor) -> Tensor:
         """Takes the newest token of each row, and those before it that the cache lacks `[B, E]`."""
         lens_B, cached_B = state.lens_R[: key.batch], state.cached_R[: key.batch]
-        count_B = (lens_B - cached_B).clamp(max=key.width) * drafting_B
-        layout = lay_out(count_B, key.width, key.tokens, state.rows)
+        width = key.width or self.reach
+        count_B = (lens_B - cached_B).clamp(max=width) * drafting_B
+        layout = lay_out(count_B, width, key.tokens or width * key.batch, state.rows)
         hidden_NE = self.feed(state, layout, key.context)
         cached_B.copy_(torch.where(drafting_B > 0, lens_B, cached_B))
         self.set_lens(state, drafting_B)

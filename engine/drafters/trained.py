@@ -10,9 +10,10 @@ from engine.config import EngineConfig
 from engine.drafters.base import StepDrafter
 from engine.drafters.eagle1 import eagle1_drafter
 from engine.drafters.eagle3 import eagle3_drafter
-from engine.drafters.formats import HeadFormat, Kind
+from engine.drafters.head_format import HeadFormat, Kind
 from engine.drafters.medusa import medusa_drafter
 from engine.drafters.mtp import mtp_drafter
+from engine.drafters.small_model import small_model_drafter
 from engine.drafters.vocabulary import Target
 
 Maker = Callable[[HeadFormat, Mapping[str, Tensor], Target, EngineConfig], StepDrafter]
@@ -21,6 +22,7 @@ MAKERS: dict[Kind, Maker] = {
     "eagle3": eagle3_drafter,
     "medusa": medusa_drafter,
     "mtp": mtp_drafter,
+    "draft": small_model_drafter,
 }
 
 

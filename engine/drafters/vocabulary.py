@@ -54,13 +54,17 @@ class DraftVocabulary:
 
     def head(self) -> Linear:
         """Hidden states `[N, E]` to logits `[N, D]`, by its own head, the target's or a copied slice of that."""
-        device = self.embedding_VE.device
+        whole = self._own_head is None and self.ids_D is None
+        return self._target.decoder.head if whole else make_linear(self.head_rows())
+
+    def head_rows(self) -> Tensor:
+        """The head's rows of the draft tokens `[D, E]`."""
+        rows_VE = self._target.head_VE
         if self._own_head is not None:
-            return make_linear(self._own_head.to(device))
-        if self.ids_D is None:
-            return self._target.decoder.head
-        rows_DE = self._target.head_VE.index_select(0, self.ids_D.to(self._target.head_VE.device))
-        return make_linear(rows_DE.to(device))
+            rows_DE = self._own_head
+        else:
+            rows_DE = rows_VE if self.ids_D is None else rows_VE.index_select(0, self.ids_D.to(rows_VE.device))
+        return rows_DE.to(self.embedding_VE.device)
 
 
 def draft_ids(weights: Mapping[str, Tensor], vocab_size: int, name: str) -> Tensor | None:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.drafters import StepDrafter
-from engine.drafters.formats import HeadFormat, Kind, open_heads
+from engine.drafters.formats import open_heads
+from engine.drafters.head_format import HeadFormat, Kind
 from engine.drafters.trained import make_trained
 from engine.drafters.vocabulary import Target
 from engine.models.config import ModelConfig
@@ -29,6 +30,7 @@ ARCHITECTURES: dict[Kind, str] = {
     "eagle1": "EagleForCausalLM",
     "medusa": "MedusaModel",
     "mtp": "DeepSeekMTPModel",
+    "draft": "LlamaForCausalLM",
 }
 INNER, HEADS, KV_HEADS, HEAD_DIM, EPS, THETA = 20, 2, 1, 6, 1e-5, 500.0
 SLICE = (1, 2, 4, 5, 7, 8, 10)
@@ -36,7 +38,7 @@ SLICE = (1, 2, 4, 5, 7, 8, 10)
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """What to build. `ids` are the draft vocabulary's tokens; `count` Medusa heads or MTP modules, `depth` blocks."""
+    """What to build. `ids` are the draft vocabulary's tokens; `count` heads, modules or layers, `depth` blocks."""
 
     kind: Kind
     model: ModelConfig = TINY
@@ -78,7 +80,9 @@ def head_config(spec: HeadSpec) -> dict[str, Any]:
         config["max_position_embeddings"] = spec.context_len
     if spec.kind == "eagle3":
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": list(spec.aux_ids)}
-    return config | ({"num_nextn_predict_layers": spec.count} if spec.kind == "mtp" else {"num_hidden_layers": 1})
+    if spec.kind == "draft":
+        config["target_embeddings"] = True
+    return config | {"num_nextn_predict_layers" if spec.kind == "mtp" else "num_hidden_layers": spec.count}
 
 
 def head_weights(spec: HeadSpec) -> dict[str, Tensor]:
@@ -120,6 +124,10 @@ def head_weights(spec: HeadSpec) -> dict[str, Tensor]:
             weights[f"layers.{number}.eh_proj.weight"] = matrix(E, 2 * E)
             if spec.own_head:
                 weights[f"layers.{number}.shared_head.head.weight"] = matrix(D, E)
+    elif spec.kind == "draft":
+        weights["norm.weight"] = norm()
+        for number in range(spec.count):
+            block(f"layers.{number}.", E, ["input_layernorm"])
     else:
         for number in range(spec.count):
             for place in range(spec.depth):

@@ -74,6 +74,8 @@ def draft_logits(spec: HeadSpec, target: Weights, tokens: Sequence[int], drafts:
     head = target.get("lm_head.weight", tied)
     head = w.get("lm_head.weight", head if spec.ids is None else head[torch.tensor(spec.ids)])
     after = torch.tensor([*tokens[1:], *drafts])
+    if spec.kind == "draft":
+        return small_model(spec, w, embedding[torch.tensor([*tokens, *drafts])], head)
     if spec.kind == "medusa":
         return medusa(spec, w, hidden[-1], len(drafts), head)
     if spec.kind == "mtp":
@@ -131,3 +133,12 @@ def mtp(spec: HeadSpec, w: Weights, hidden: Tensor, embedding: Tensor, drafted: 
         hidden = torch.cat([hidden, out[-1:]])
     own = w.get(f"layers.{turn}.shared_head.head.weight", head)
     return norm(out[-1], w[f"layers.{turn}.shared_head.norm.weight"]) @ own.T
+
+
+def small_model(spec: HeadSpec, w: Weights, x: Tensor, head: Tensor) -> Tensor:
+    for layer in range(spec.count):
+        prefix = f"layers.{layer}."
+        y = norm(x, w[f"{prefix}input_layernorm.weight"])
+        x = x + attention(y, w, prefix, HEADS, KV_HEADS, HEAD_DIM, THETA)
+        x = x + mlp(x, w, prefix)
+    return norm(x[-1], w["norm.weight"]) @ head.T

@@ -15,8 +15,9 @@ from torch import Tensor
 from adaptive.requests import Request, Sampling
 from engine.config import EngineConfig
 from engine.core import LLMEngine
-from engine.drafters import HeadDrafter, MedusaDrafter
-from engine.drafters.formats import KINDS, HeadFormat, open_heads
+from engine.drafters import HeadDrafter, MedusaDrafter, ModelDrafter
+from engine.drafters.formats import KINDS, open_heads
+from engine.drafters.head_format import HeadFormat, Kind
 from engine.drafters.vocabulary import Target, draft_ids
 from engine.llm import load_engine
 from engine.memory import bytes_needed
@@ -182,23 +183,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("target"))
 
 
-def spec_for(model: Path, kind: str) -> HeadSpec:
+def spec_for(model: Path, kind: Kind) -> HeadSpec:
     shape = open_model(model).config
-    assert kind in KINDS
-    count = 2 if kind in ("medusa", "mtp") else 1
-    return HeadSpec(kind, shape, ids=tuple(range(3, 40)), count=count)  # type: ignore[arg-type]
+    count = 1 if kind.startswith("eagle") else 2
+    return HeadSpec(kind, shape, ids=tuple(range(3, 40)), count=count)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_load_engine_drafts_by_a_folder(kind: str, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "draft"])
+def test_load_engine_drafts_by_a_folder(kind: Kind, model: Path, tmp_path: Path) -> None:
     folder = write_heads(tmp_path / kind, spec_for(model, kind))
     sizes: dict[str, Any] = {"max_batch": 2, "context_len": 48, "max_gamma": 3, "dtype": "float64"}
     told: list[tuple[int, int]] = []
+    name = "model" if kind == "draft" else kind
     engine = load_engine(
-        model, drafter=kind, draft_model=folder, progress=lambda done, total: told.append((done, total)), **sizes
+        model, drafter=name, draft_model=folder, progress=lambda done, total: told.append((done, total)), **sizes
     )
     assert engine.drafter is not None
-    assert engine.drafter.name == kind
+    assert engine.drafter.name == name
     assert told[-1][0] == told[-1][1]
     plain = load_engine(model, drafter=None, **sizes)
     answers = []
@@ -242,6 +243,18 @@ def test_the_numbers_are_what_the_buffers_take(spec: HeadSpec) -> None:
     else:
         assert drafter.features is not None
         assert needed["features"] == drafter.features.cache_SE.nbytes
+
+
+def test_a_small_model_keeps_no_features() -> None:
+    spec = HeadSpec("draft", ids=SLICE, count=2, context_len=30)
+    engine = engine_of(spec, max_batch=3, max_gamma=4)
+    needed = bytes_needed(TINY, engine.config, 4, built(spec))
+    assert isinstance(engine.drafter, ModelDrafter)
+    assert "features" not in needed
+    kv = engine.drafter.kv
+    assert needed["drafter KV cache"] == sum(half.nbytes for half in (*kv.keys, *kv.values))
+    assert needed["draft distributions"] == engine.drafter.q_RMV.nbytes
+    assert needed["drafter's slice of the head"] == 2 * 8 * len(SLICE) * 16
 
 
 def test_weights_and_the_slice_count_twice_on_a_cpu_while_they_are_repacked() -> None:

@@ -36,9 +36,9 @@ from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tiny_engin
 SEED = 3
 SLICED = HeadSpec("eagle3", SMALL, ids=(0, 2, 3), aux_ids=(0, 0, 1), scale=0.3)
 WHOLE = {
-    "eagle1": HeadSpec("eagle1", SMALL, scale=0.3),
+    "eagle1": HeadSpec("eagle1", SMALL, own_head=True, scale=0.3),
     "medusa": HeadSpec("medusa", SMALL, ids=(1, 2, 3), count=3, scale=0.3),
-    "mtp": HeadSpec("mtp", SMALL, count=2, scale=0.3),
+    "mtp": HeadSpec("mtp", SMALL, own_head=True, count=2, scale=0.3),
 }
 PLAIN = Sampling(temperature=0.9)
 STANDARD, BLOCK = Acceptance(AcceptanceKind.STANDARD), Acceptance(AcceptanceKind.BLOCK)
@@ -56,20 +56,23 @@ def chance(
     return p_value(answers, joint_law(sampling, SEED, prompt=[1, 3]))
 
 
-@pytest.mark.parametrize("rule", [STANDARD, BLOCK], ids=["standard", "block"])
-@pytest.mark.parametrize("gammas", [(3,), (0, 2, 1, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("gammas", "rule"),
+    [((3,), STANDARD), ((0, 2, 1, 3), STANDARD), ((0, 2, 1, 3), BLOCK)],
+    ids=["standard", "changing", "block"],
+)
 def test_a_sliced_head_follows_the_exact_joint_law(gammas: tuple[int, ...], rule: Acceptance) -> None:
     """Token 1 is never drafted: it has to come from what rejections leave, as often as the target says it."""
     assert chance(SLICED, gammas, rule=rule) > 1e-3
 
 
 def test_filtered_sampling_follows_the_exact_joint_law() -> None:
-    assert chance(SLICED, (2, 3), Sampling(temperature=1.3, top_k=2)) > 1e-3
+    assert chance(SLICED, (2, 3), Sampling(temperature=1.3, top_k=2), samples=SAMPLES // 2) > 1e-3
 
 
 @pytest.mark.parametrize("spec", WHOLE.values(), ids=WHOLE)
 def test_every_kind_follows_the_exact_joint_law(spec: HeadSpec) -> None:
-    assert chance(spec, (0, 2, 1, 3) if spec.kind != "medusa" else (3, 0, 2)) > 1e-3
+    assert chance(spec, (3, 0, 2), samples=SAMPLES // 2) > 1e-3
 
 
 def test_a_token_of_the_slice_that_passes_for_another_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
