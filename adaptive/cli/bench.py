@@ -10,6 +10,7 @@ import typer
 
 from adaptive.cli import options as o
 from adaptive.cli import synthetic as s
+from adaptive.cli.configured import ConfigFile, Configured, configured
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import Steps, print_json, stderr, stdout, to_json
 from adaptive.cli.report import print_foreign_cpu, print_summaries
@@ -43,6 +44,8 @@ JsonFile = Annotated[
 
 
 def bench(
+    ctx: typer.Context,
+    config: ConfigFile = None,
     prompts: Prompts = None,
     policies: Policies = None,
     peers: Peers = None,
@@ -72,7 +75,8 @@ def bench(
     """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
     from adaptive.benchmark import foreign_cpu, machine_facts, measure, summarize, units
 
-    chosen = _with_baseline(parse_policies(policies or [DEFAULT_POLICIES]))
+    setup = configured(ctx)
+    chosen = _with_baseline(setup.parse(policies or [DEFAULT_POLICIES]))
     sampling = o.sampling_options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
@@ -83,8 +87,8 @@ def bench(
     _require_folder(json)
 
     engine = load(wanted)
-    check_policies(engine, chosen)
-    arms = _policy_arms(engine, chosen, wanted) + _peer_arms(engine, peer_names, wanted, ignore_eos)
+    check_policies(engine, chosen, allow_lossy=setup.allow_lossy)
+    arms = _policy_arms(engine, chosen, wanted, setup) + _peer_arms(engine, peer_names, wanted, ignore_eos)
     with Steps("bench", units(arms, items, repeat)) as steps:
         results = measure(arms, items, sampling, repeat, steps.begin)
 
@@ -132,10 +136,15 @@ def _require_folder(json: str | None) -> None:
         raise UsageError(f"--json: the folder of {json} is not there")
 
 
-def _policy_arms(engine: TextEngine, policies: Mapping[str, Policy], wanted: o.EngineOptions) -> list[Arm]:
+def _policy_arms(
+    engine: TextEngine, policies: Mapping[str, Policy], wanted: o.EngineOptions, setup: Configured
+) -> list[Arm]:
     from adaptive.benchmark import PolicyArm
 
-    return [PolicyArm(spec, policy, engine, wanted.drafter) for spec, policy in policies.items()]
+    return [
+        PolicyArm(spec, policy, engine, wanted.drafter, setup.slo, setup.allow_lossy)
+        for spec, policy in policies.items()
+    ]
 
 
 def _peer_arms(engine: TextEngine, names: list[str], wanted: o.EngineOptions, ignore_eos: bool) -> list[Arm]:
