@@ -102,6 +102,7 @@ class Capabilities:
     """What an engine can do. `gammas` always holds 0 (plain decode); `batch_buckets` are ascending batch widths.
 
     `lag` is how many steps late a report may arrive, `delay` how many steps after `plan` a decision takes effect.
+    `packed_widths` are the captured widths of a verify pass in tokens, roots included, ascending; empty if unknown.
     """
 
     gammas: tuple[int, ...]
@@ -116,6 +117,7 @@ class Capabilities:
     delay: int = 0
     cost: CostModel | None = None
     identity: Identity | None = None
+    packed_widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if 0 not in self.gammas or list(self.gammas) != sorted(set(self.gammas)):

@@ -26,7 +26,7 @@ from adaptive.legal import checked_needs
 from adaptive.prompts import as_prompts, as_samplings
 from adaptive.registry import get_policy
 from adaptive.requests import Completion, Output, Prompt, Request, RequestId, Sampling
-from adaptive.slo import Slo, SloLedger
+from adaptive.slo import NO_LIMITS, Slo, SloLedger
 from adaptive.stats import ControllerStats, Tally, reached, total
 
 SPARE_DECISIONS = 8  # steps an engine may leave unreported before their decisions are dropped
@@ -72,7 +72,7 @@ class AdaptiveController:
         policy: Policy | str = "ema",
         *,
         guard: GuardConfig = GuardConfig(),  # noqa: B008 - frozen
-        slo: Slo = Slo(),  # noqa: B008 - frozen
+        slo: Slo = NO_LIMITS,
         allow_lossy: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

@@ -43,6 +43,9 @@ class Slo:
         return request if limit is None or request.tpot_slo_ms is not None else replace(request, tpot_slo_ms=limit)
 
 
+NO_LIMITS = Slo()
+
+
 @dataclass(frozen=True, slots=True)
 class Attainment:
     """Of the last finished requests of a class that had a limit: how many there were, and how many kept it.

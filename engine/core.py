@@ -17,6 +17,7 @@ from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
 from engine.drafters import Drafter
 from engine.graphs import make_backend
+from engine.identity import identify
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
 from engine.observe import Observer
@@ -99,6 +100,8 @@ class LLMEngine:
             batch_buckets=doubling_buckets(self.config.max_batch),
             drafters=drafters,
             acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
+            identity=identify(self.model_config, self.config, self.drafter),
+            packed_widths=self.runner.widths,
         )
 
     def attach(self, controller: Controller) -> None:

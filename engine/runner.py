@@ -109,6 +109,12 @@ class StepRunner:
         full = batch * (gamma + 1)
         return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Every packed width that some step may run at, ascending."""
+        gammas = range(self._step.state.max_gamma + 1)
+        return tuple(sorted({width for batch in self._batches for g in gammas for width in self._widths(batch, g)}))
+
     def prefill(self, row: int, start: int, count: int) -> None:
         """Run one chunk of a row's prompt."""
         context = ceil_bucket(self._contexts, start + count)

@@ -12,7 +12,7 @@ from adaptive.contract import BoolArray, FloatArray, IntArray
 
 START = 0.6  # AdaSpec's first guess of a draft token's confidence
 SHORTEST_MEMORY = 8  # steps: a large batch alone must not wipe out what was learnt in one
-IDLE_MEMORY = 64  # steps without drafting after which two thirds of the evidence have faded
+IDLE_MEMORY = 128  # steps without drafting after which two thirds of the evidence have faded
 
 
 class PositionRates:
@@ -77,13 +77,19 @@ class MeasuredSurvival:
     """
 
     def __init__(
-        self, max_gamma: int, *, prior: float = START, strength: float = 4.0, window: float | None = 200.0
+        self, max_gamma: int, *, prior: float = START, strength: float = 2.0, window: float | None = 200.0
     ) -> None:
         self._rates = PositionRates(max_gamma, prior=prior, strength=strength, window=window)
 
     @property
     def rates(self) -> FloatArray:
+        """`[M]`: chance of each position to stand once those before it do."""
         return self._rates.values
+
+    @property
+    def evidence(self) -> float:
+        """First draft tokens seen and not faded yet."""
+        return float(self._rates.trials_M[0])
 
     @property
     def survival(self) -> FloatArray:
@@ -100,6 +106,10 @@ class MeasuredSurvival:
     def idle(self) -> None:
         """A step at γ = 0: fade toward the prior, so that drafting is tried again."""
         self._rates.fade(1 - 1 / IDLE_MEMORY)
+
+    def ease(self, share: float) -> None:
+        """This share of the requests has left, and half of what they taught goes with them."""
+        self._rates.fade(1 - share / 2)
 
 
 class Reach:
@@ -166,6 +176,11 @@ class RunningConfidence:
         survival: FloatArray = np.cumprod(self.rates)
         return survival
 
+    @property
+    def evidence(self) -> float:
+        """First draft tokens seen and not faded yet."""
+        return float(self._rates.trials_M[0])
+
     def add(self, confidences: FloatArray, first: int = 0) -> None:
         """Confidences `[B, G]` of tokens drafted at positions `first`, `first` + 1, ...; nan where none was."""
         counted = ~np.isnan(confidences)
@@ -179,6 +194,11 @@ class RunningConfidence:
         """A step at γ = 0: a mean that forgets fades toward its start."""
         if self._rates.window is not None:
             self._rates.fade(1 - 1 / IDLE_MEMORY)
+
+    def ease(self, share: float) -> None:
+        """This share of the requests has left: a mean that forgets loses half of what they taught."""
+        if self._rates.window is not None:
+            self._rates.fade(1 - share / 2)
 
 
 class Reliability:

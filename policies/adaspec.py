@@ -33,6 +33,8 @@ from policies.goodput import Choice, Outlook, choose, strain
 
 TRUSTED_AFTER = 16  # timed steps before the prediction error is held against a model
 SHARE_RATE = 0.1
+PROBE_EVIDENCE = 4.0  # with fewer draft tokens to go by, a guess must not keep drafting off for ever
+PROBE_EVERY = 64  # steps between two probes at least
 
 
 class AdaSpec:
@@ -49,8 +51,8 @@ class AdaSpec:
     limits, the one of least strain runs and the reason is `slo_infeasible`.
 
     `calibrate` learns what confidences are worth; `pooled` and `window` are those of `RunningConfidence`. `hysteresis`
-    keeps a γ that is within that share of the best. Without `look_ahead` nothing is drafted unless the first token alone
-    is expected to pay. `trim` cuts greedy rows after drafting, as published.
+    keeps a γ within that share of the best. Without `look_ahead` nothing is drafted unless the first token alone is
+    expected to pay. `trim` cuts greedy rows after drafting, as published.
 
     Source: AdaSpec (arXiv 2503.05096) as its authors' code has it; `AdaSpec.published()` is that rule.
 
@@ -133,6 +135,7 @@ class AdaSpec:
         self._reset(offered, confident=confident)
         self._stepwise = confident and caps.stepwise
         self._trims = self._stepwise and caps.ragged and self.trim_greedy
+        self._widths = caps.packed_widths
         self._tracker = None if cost is None else CostTracker(cost)
         self._online = OnlineCost(caps.batch_buckets) if cost is None else None
         self._ema.bind(replace(caps, gammas=offered))
@@ -147,6 +150,7 @@ class AdaSpec:
 
     def decide(self, view: StepView) -> Decision:
         self._drafting = None
+        self._batch = view.num_decode
         tracker = self._tracker
         if tracker is None:
             return self._fall_back(view, "ema_no_cost")
@@ -155,8 +159,10 @@ class AdaSpec:
         rates_M = self._rates()
         outlook = self._outlook(view, tracker, rates_M)
         choice = choose(outlook, self._gamma, self.hysteresis)
-        if choice.place and not self.look_ahead and outlook.goodput_G[1] <= outlook.goodput_G[0]:
+        if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
             choice = choice._replace(place=0, reason="no_gain")
+        if choice.reason == "no_gain" and self._probing(view, choice):
+            choice = choice._replace(place=1, reason="probe")
         self._gamma = self._offered[choice.place]
         if self._stepwise and self._gamma:
             return self._start_drafting(view, tracker, rates_M, choice)
@@ -199,6 +205,10 @@ class AdaSpec:
 
     def forget(self, rows: Sequence[int]) -> None:
         self._ema.forget(rows)
+        if rows:
+            share = min(len(rows) / max(self._batch, 1), 1.0)
+            self._measured.ease(share)
+            self._running.ease(share)
 
     def clone(self) -> Self:
         return type(self)(
@@ -221,6 +231,7 @@ class AdaSpec:
         self._offered = offered
         self._confident = confident
         self._stepwise = self._trims = False
+        self._widths: tuple[int, ...] = ()
         self._tracker: CostTracker | None = None
         self._online: OnlineCost | None = None
         self._ema = EmaTiers()
@@ -231,12 +242,24 @@ class AdaSpec:
         self._classes = ClassShares()
         self._share = 1.0  # of the rows that may draft, those that found something to draft
         self._gamma: int | None = None
+        self._batch = 0
+        self._probed_at = -PROBE_EVERY
         self._drafting: Drafting | None = None
         self._greedy_B: BoolArray = np.zeros(0, np.bool_)
 
     def _rates(self) -> FloatArray:
         """Chance of each position to stand once those before it do `[M]`."""
         return self._running.rates if self._confident else self._measured.rates
+
+    def _probing(self, view: StepView, choice: Choice) -> bool:
+        """Whether to draft one token although it is not expected to pay, because next to nothing is known."""
+        if not self.look_ahead or len(self._offered) < 2 or not choice.allowed_G[1]:
+            return False
+        evidence = (self._running if self._confident else self._measured).evidence
+        if evidence >= PROBE_EVIDENCE or view.step - self._probed_at < PROBE_EVERY:
+            return False
+        self._probed_at = view.step
+        return self._drafting_rows(view)[1] > 0
 
     def _fall_back(self, view: StepView, reason: str) -> Decision:
         decision = self._ema.decide(view)
@@ -269,9 +292,8 @@ class AdaSpec:
     def _start_drafting(self, view: StepView, tracker: CostTracker, rates_M: FloatArray, choice: Choice) -> Decision:
         """Leave the depth to `extend`, up to the deepest γ that the limits allow."""
         cap = self._offered[int(np.flatnonzero(choice.allowed_G)[-1])]
-        model = tracker.model
-        widths = model.widths if isinstance(model, StepCost) else ()
-        self._drafting = Drafting(view.rows, int(view.context_lens.sum()), cap, rates_M, tracker, widths)
+        context = int(view.context_lens.sum())
+        self._drafting = Drafting(view.rows, context, cap, rates_M, tracker, self._widths)
         batch = view.num_decode
         self._greedy_B = np.zeros(batch, np.bool_) if view.greedy is None else view.greedy
         return Decision(cap, drafter=self.drafter, reason=choice.reason)
@@ -279,7 +301,8 @@ class AdaSpec:
     def _learn_acceptance(self, view: StepView, report: StepReport, drafted_B: BoolArray) -> None:
         """From the rows that drafted."""
         verified, accepted = report.verified[drafted_B], report.accepted[drafted_B]
-        if view.slo_class is not None and len(view.slo_class) == len(drafted_B):
+        limits = view.tpot_slo is not None and bool(np.isfinite(view.tpot_slo).any())
+        if limits and view.slo_class is not None and len(view.slo_class) == len(drafted_B):
             depth = min(report.gamma, len(self._reach.values))
             expected = float((self._reach.values * np.cumprod(self._rates()))[:depth].sum())
             classes = [name for name, drafted in zip(view.slo_class, drafted_B.tolist(), strict=True) if drafted]

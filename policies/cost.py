@@ -17,6 +17,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -125,7 +126,7 @@ def interpolate(knots: Knots, width: float) -> float:
         return 0.0
     if width <= knots[0][0]:
         return knots[0][1]
-    for (low, at_low), (high, at_high) in zip(knots, knots[1:], strict=False):
+    for (low, at_low), (high, at_high) in pairwise(knots):
         if width <= high:
             return at_low + (at_high - at_low) * math.log(width / low) / math.log(high / low)
     return knots[-1][1]

@@ -101,7 +101,9 @@ class Drafting:
         if target < len(self.rows) or surplus > int(lens_B[greedy_B].sum()):
             return lens_B
         cut_B, lost = lens_B.copy(), 0.0
-        tail_B = np.array([self._tail(row, int(lens_B[row])) if greedy_B[row] else np.inf for row in range(len(lens_B))])
+        tail_B = np.array(
+            [self._tail(row, int(lens_B[row])) if greedy_B[row] else np.inf for row in range(len(lens_B))]
+        )
         for _ in range(surplus):
             row = int(tail_B.argmin())
             lost += float(tail_B[row])

@@ -27,8 +27,8 @@ class Outlook:
     strain_G: FloatArray | None = None
 
     @property
-    def goodput_G(self) -> FloatArray:
-        """Tokens per second."""
+    def goodput(self) -> FloatArray:
+        """Tokens per second `[G]`."""
         goodput: FloatArray = self.tokens_G / self.seconds_G
         return goodput
 
@@ -51,7 +51,7 @@ def choose(outlook: Outlook, current: int | None = None, hysteresis: float = 0.0
     >>> choose(outlook)[0::2]  # 1, 1.5 and 1.2 tokens per second
     (1, 'goodput')
     """
-    goodput_G, strain_G = outlook.goodput_G, outlook.strain_G
+    goodput_G, strain_G = outlook.goodput, outlook.strain_G
     allowed_G = np.ones(len(goodput_G), np.bool_) if strain_G is None else strain_G <= 1
     free = int(goodput_G.argmax())
     if strain_G is not None and not allowed_G.any():

@@ -13,7 +13,7 @@ from adaptive.benchmark.prompts import PromptItem
 from adaptive.contract import Engine, Policy
 from adaptive.controller import AdaptiveController
 from adaptive.requests import RequestStats, Sampling
-from adaptive.slo import Attainment, Slo
+from adaptive.slo import NO_LIMITS, Attainment, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,12 @@ class PolicyArm:
     policy: Policy
     engine: Engine
     drafter: str | None = None
-    slo: Slo = Slo()
+    slo: Slo = NO_LIMITS
     allow_lossy: bool = False
 
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
         probed = ProbedEngine(self.engine)
-        controller = AdaptiveController(
-            probed, policy=self.policy.clone(), slo=self.slo, allow_lossy=self.allow_lossy
-        )
+        controller = AdaptiveController(probed, policy=self.policy.clone(), slo=self.slo, allow_lossy=self.allow_lossy)
         width = probed.capabilities().batch_buckets[-1]
         with CpuMeter() as meter:
             answers = ask(controller, items, sampling, concurrency=width, allow_lossy=self.allow_lossy)

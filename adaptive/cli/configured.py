@@ -12,7 +12,7 @@ import typer
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.session import parse_policies
 from adaptive.contract import Policy
-from adaptive.slo import Slo
+from adaptive.slo import NO_LIMITS, Slo
 
 WORD = "config"
 """What stands for the file's policy where policies are named."""
@@ -24,7 +24,7 @@ class Configured:
 
     policy: Policy | None = None
     label: str = WORD
-    slo: Slo = Slo()
+    slo: Slo = NO_LIMITS
     allow_lossy: bool = False
 
     def parse(self, specs: Iterable[str], option: str = "--policies") -> dict[str, Policy]:
