@@ -37,7 +37,7 @@ def test_evidence_fades_by_observations_but_not_in_one_step() -> None:
 
 def test_past_the_first_rejection_and_past_verification_nothing_is_known() -> None:
     measured = MeasuredSurvival(3, prior=0.5, strength=0.0, window=None)
-    # row 1: three verified, two stood: at risk 1, 1, 1. row 2: none stood: at risk 1, 0, 0. row 3: one verified: 1, 0, 0
+    # row 1: three verified, two stood: at risk 1, 1, 1. row 2: none stood: 1, 0, 0. row 3: one verified: 1, 0, 0
     measured.learn(np.array([3, 3, 1]), np.array([2, 0, 1]))
     np.testing.assert_allclose(measured.rates, [2 / 3, 1, 0])
     np.testing.assert_allclose(measured.survival, [2 / 3, 2 / 3, 0])

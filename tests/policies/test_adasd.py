@@ -79,7 +79,7 @@ def test_drafts_to_the_window_until_something_was_rejected() -> None:
 
 def test_the_threshold_is_the_mean_entropy_of_first_rejections() -> None:
     policy = bound(AdaSD(prior_weight=1.0))
-    # row 0: one stood, so the second token, entropy 2, was rejected; row 1: the first, entropy 5. The others tell nothing.
+    # row 0: one stood, so the second token, entropy 2, was rejected; row 1: the first, entropy 5. No more.
     entropy = np.array([[1.0, 2.0, 9.0], [5.0, 9.0, 9.0]])
     policy.learn(view(2), Decision(3), told([1, 0], 3, entropy, 0.5))
     # over all 3.5; row 0: (2 + 3.5) / 2, row 1: (5 + 3.5) / 2, a new row: 3.5

@@ -165,7 +165,7 @@ def test_a_limit_may_cost_goodput() -> None:
         seen = view(4, step)
         decision = policy.decide(seen)
         policy.learn(seen, decision, replace(made(rng, decision.gamma, 0.9, 1.0, 4), step_s=float("nan")))
-    # T(2) = .6 + .9 + .25 = 1.75 and T(3) = 2.125; goodput (4 + 3 · 1.71) / 1.75 = 5.22 and (4 + 3 · 2.44) / 2.125 = 5.32
+    # T(2) = .6 + .9 + .25 = 1.75, T(3) = 2.125; goodput (4 + 3 · 1.71) / 1.75 = 5.22, (4 + 3 · 2.44) / 2.125 = 5.32
     free = policy.decide(replace(view(4), may_speculate=np.array([True, True, True, False])))
     assert free.gamma > 2
     held = policy.decide(
@@ -228,7 +228,7 @@ def test_a_model_that_lies_is_left_for_ema_until_corrected() -> None:
 
 def test_a_profile_of_another_machine_is_refused_at_bind() -> None:
     elsewhere = replace(CHEAP, identity=Identity("there", "m"))
-    with pytest.raises(ValueError, match="'there'.*'here'"):
+    with pytest.raises(ValueError, match=r"'there'.*'here'"):
         AdaSpec(cost=elsewhere).bind(replace(COUNTING, identity=Identity("here", "m")))
     AdaSpec(cost=elsewhere).bind(replace(COUNTING, identity=Identity("there", "m")))
 
@@ -236,7 +236,7 @@ def test_a_profile_of_another_machine_is_refused_at_bind() -> None:
 def test_mistakes_name_the_value() -> None:
     with pytest.raises(ValueError, match="max_gamma=0"):
         AdaSpec(max_gamma=0)
-    with pytest.raises(ValueError, match="drafter='medusa' is not offered.*eagle"):
+    with pytest.raises(ValueError, match=r"drafter='medusa' is not offered.*eagle"):
         AdaSpec(drafter="medusa").bind(TELLING)
 
 

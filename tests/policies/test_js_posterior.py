@@ -65,7 +65,7 @@ def test_a_new_request_starts_from_all_requests_and_then_goes_its_own_way() -> N
     # a request whose tokens are rejected at small distances, where others' are accepted
     posterior.learn(np.full(60, 3), np.full(60, 0.15), np.zeros(60, np.bool_))
     own = posterior.tables(np.array([3]))[0]
-    near = int(round(0.15 * 32))
+    near = round(0.15 * 32)
     assert own[near] < 0.4 < shared[near]
     posterior.forget([3, 99])
     np.testing.assert_allclose(posterior.tables(np.array([3]))[0], posterior.tables(np.array([6]))[0])

@@ -86,6 +86,8 @@ class ToyEngine:
         prompt = request.prompt
         if isinstance(prompt, str):
             return prompt
+        if all(isinstance(token, int) for token in prompt):
+            return self.tokenizer.decode([token for token in prompt if isinstance(token, int)])
         return self.tokenizer.apply_chat([message for message in prompt if not isinstance(message, int)])
 
     def cancel(self, request: RequestId) -> None:
