@@ -28,11 +28,11 @@ class EngineSection(BaseModel):
 
     model_config = STRICT
 
-    max_batch: PositiveInt | None = Field(None, description="Requests decoded side by side.")
-    context: PositiveInt | None = Field(None, description="Tokens of prompt and answer per request.")
-    dtype: str | None = Field(None, description="float32, bfloat16 or float16.")
-    device: str | None = Field(None, description="cpu or cuda.")
-    threads: PositiveInt | None = Field(None, description="CPU threads.")
+    max_batch: PositiveInt | None = Field(default=None, description="Requests decoded side by side.")
+    context: PositiveInt | None = Field(default=None, description="Tokens of prompt and answer per request.")
+    dtype: str | None = Field(default=None, description="float32, bfloat16 or float16.")
+    device: str | None = Field(default=None, description="cpu or cuda.")
+    threads: PositiveInt | None = Field(default=None, description="CPU threads.")
 
 
 class DrafterSection(BaseModel):
@@ -40,8 +40,8 @@ class DrafterSection(BaseModel):
 
     model_config = STRICT
 
-    kind: str = Field("ngram", description="As for --drafter: ngram, model or none.")
-    model: str | None = Field(None, description="The draft model of kind `model`, of the same tokenizer.")
+    kind: str = Field(default="ngram", description="As for --drafter: ngram, model or none.")
+    model: str | None = Field(default=None, description="The draft model of kind `model`, of the same tokenizer.")
 
 
 class SloSection(BaseModel):
@@ -49,7 +49,7 @@ class SloSection(BaseModel):
 
     model_config = STRICT
 
-    tpot_ms: PositiveFloat | None = Field(None, description="For requests of no class below.")
+    tpot_ms: PositiveFloat | None = Field(default=None, description="For requests of no class below.")
     classes: dict[str, PositiveFloat] = Field(
         default_factory=dict, description="By class; in prompt files a prompt's task is its class."
     )
@@ -65,13 +65,15 @@ class Config(BaseSettings):
         extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter="__", env_ignore_empty=True
     )
 
-    model: str | None = Field(None, description="A known model's name, a GGUF file, a Hugging Face folder or hub id.")
-    revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
+    model: str | None = Field(
+        default=None, description="A known model's name, a GGUF file, a Hugging Face folder or hub id."
+    )
+    revision: str | None = Field(default=None, description="Branch, tag or commit of a hub id.")
     engine: EngineSection = Field(default_factory=EngineSection)
     drafter: DrafterSection = Field(default_factory=DrafterSection)
-    policy: PolicySection | None = Field(None, description="What decides γ; `adaptive policies` lists them.")
+    policy: PolicySection | None = Field(default=None, description="What decides γ; `adaptive policies` lists them.")
     slo: SloSection = Field(default_factory=SloSection)
-    allow_lossy: bool = Field(False, description="Permit acceptance rules that change the text.")
+    allow_lossy: bool = Field(default=False, description="Permit acceptance rules that change the text.")
 
     _folder: Path = PrivateAttr(default_factory=Path)
 

@@ -73,7 +73,7 @@ class EmaSglangSection(BaseModel):
 
     model_config = STRICT
     kind: Literal["ema-sglang"]
-    config: dict[str, Any] | Path | None = Field(None, description="SGLang's adaptive config, or a file of it.")
+    config: dict[str, Any] | Path | None = Field(default=None, description="SGLang's adaptive config, or a file of it.")
     initial_steps: NonNegativeInt | None = None
 
     def build(self, folder: Path) -> Policy:
@@ -86,7 +86,7 @@ class AdaSpecSection(BaseModel):
 
     model_config = STRICT
     kind: Literal["adaspec"]
-    cost: str | None = Field(None, description="A profile of `adaptive profile`, or a published model's name.")
+    cost: str | None = Field(default=None, description="A profile of `adaptive profile`, or a published model's name.")
     max_gamma: PositiveInt = 8
     drafter: str | None = None
     calibrate: bool = True

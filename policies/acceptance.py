@@ -94,7 +94,7 @@ class MeasuredSurvival:
     @property
     def survival(self) -> FloatArray:
         """`[M]`, falling."""
-        survival: FloatArray = np.cumprod(self._rates.values)
+        survival: FloatArray = np.cumprod(self._rates.values, dtype=np.float64)
         return survival
 
     def learn(self, verified: IntArray, accepted: IntArray) -> None:
@@ -173,7 +173,7 @@ class RunningConfidence:
     @property
     def survival(self) -> FloatArray:
         """`[M]`, falling."""
-        survival: FloatArray = np.cumprod(self.rates)
+        survival: FloatArray = np.cumprod(self.rates, dtype=np.float64)
         return survival
 
     @property
@@ -181,14 +181,23 @@ class RunningConfidence:
         """First draft tokens seen and not faded yet."""
         return float(self._rates.trials_M[0])
 
-    def add(self, confidences: FloatArray, first: int = 0) -> None:
-        """Confidences `[B, G]` of tokens drafted at positions `first`, `first` + 1, ...; nan where none was."""
+    def add(self, confidences: FloatArray) -> None:
+        """Confidences `[B, G]` of one step's draft tokens; nan where none was."""
         counted = ~np.isnan(confidences)
-        width = min(first + confidences.shape[1], len(self._rates.trials_M))
-        trials, hits = np.zeros(width), np.zeros(width)
-        trials[first:] = counted.sum(axis=0)[: width - first]
-        hits[first:] = np.where(counted, confidences, 0.0).sum(axis=0)[: width - first]
-        self._rates.add(trials, hits)
+        width = len(self._rates.trials_M)
+        hits = np.where(counted, confidences, 0.0).sum(axis=0)
+        self._rates.add(counted.sum(axis=0)[:width], hits[:width])
+
+    def add_at(self, position: int, total: float, count: int) -> None:
+        """`count` confidences that sum to `total`, of tokens drafted at one position."""
+        rates = self._rates
+        if position >= len(rates.trials_M):
+            return
+        if position == 0 and rates.window is not None:
+            rates.fade(1 - min(count / rates.window, 1 / SHORTEST_MEMORY))
+        rates.trials_M[position] += count
+        rates.hits_M[position] += total
+        rates.fade(1.0)
 
     def idle(self) -> None:
         """A step at γ = 0: a mean that forgets fades toward its start."""

@@ -11,20 +11,18 @@ from adaptive.contract import (
     STANDARD,
     Acceptance,
     AcceptanceKind,
-    BoolArray,
     Capabilities,
     Decision,
     DrafterCaps,
     DraftStop,
     FloatArray,
-    IntArray,
     Needs,
     StepReport,
     StepView,
     floor_gamma,
 )
 from policies.js_posterior import JsPosterior
-from policies.rows import RowMeans
+from policies.rows import RowMeans, sampled_rows
 
 NEVER = 1e9  # bits: no distribution has so much entropy, so drafting goes on
 
@@ -93,6 +91,16 @@ class AdaSD:
         self.prior_weight = prior_weight
         self._reset()
 
+    def _reset(self) -> None:
+        self._gamma = 0
+        self._name: str | None = None
+        self._entropies = RowMeans(self.prior_weight)
+        self._accepted = RowMeans(self.prior_weight)
+        self._rejected = RowMeans(self.prior_weight)
+        self._posterior = JsPosterior()
+        self._outcomes = 0
+        self._exact_outcomes = 0
+
     # --- what a metric may show -----------------------------------------------------------------------------------
 
     @property
@@ -160,16 +168,6 @@ class AdaSD:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _reset(self) -> None:
-        self._gamma = 0
-        self._name: str | None = None
-        self._entropies = RowMeans(self.prior_weight)
-        self._accepted = RowMeans(self.prior_weight)
-        self._rejected = RowMeans(self.prior_weight)
-        self._posterior = JsPosterior()
-        self._outcomes = 0
-        self._exact_outcomes = 0
-
     def _choose_drafter(self, caps: Capabilities) -> str:
         """The drafter asked for, or the first that will do."""
         names = list(caps.drafters) if self.drafter is None else [self.drafter]
@@ -213,28 +211,21 @@ class AdaSD:
         return Acceptance(AcceptanceKind.JS, params), f"js_{self.version}"
 
     def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
-        place_G = np.arange(js_BG.shape[1])
-        accepted_B1, verified_B1 = report.accepted[:, None], report.verified[:, None]
-        judged_BG = (place_G <= accepted_B1) & (place_G < verified_B1) & report.live[:, None] & ~np.isnan(js_BG)
-        row_N, place_N = np.nonzero(judged_BG)
-        if not len(row_N):
+        chosen = sampled_rows(report.live & (report.verified > 0), report.step)
+        if not len(chosen):
             return
-        stood_N: BoolArray = place_N < report.accepted[row_N]
-        distance_N, rows_N = js_BG[row_N, place_N], report.rows[row_N]
-        lossy = not decision.acceptance.lossless
-        if lossy and view.allow_lossy is not None and len(view.allow_lossy) == len(report.rows):
-            exact = int(np.count_nonzero(~view.allow_lossy[row_N]))
-        else:
-            exact = 0 if lossy else len(row_N)
+        js_CG, rows_C = js_BG[chosen], report.rows[chosen]
+        accepted_C1, verified_C1 = report.accepted[chosen, None], report.verified[chosen, None]
+        place_G, known_CG = np.arange(js_BG.shape[1]), ~np.isnan(js_CG)
+        stood_CG = (place_G < accepted_C1) & known_CG
+        fell_CG = (place_G == accepted_C1) & (place_G < verified_C1) & known_CG
+        for means, which_CG in ((self._accepted, stood_CG), (self._rejected, fell_CG)):
+            means.add(rows_C, np.where(which_CG, js_CG, 0.0).sum(axis=1), which_CG.sum(axis=1, dtype=np.float64))
+        judged_CG = stood_CG | fell_CG
+        row_N, place_N = np.nonzero(judged_CG)
+        self._posterior.learn(rows_C, row_N, js_CG[row_N, place_N], stood_CG[row_N, place_N])
         self._outcomes += len(row_N)
-        self._exact_outcomes += exact
-        for means, chosen_N in ((self._accepted, stood_N), (self._rejected, ~stood_N)):
-            _add(means, report.rows, row_N[chosen_N], distance_N[chosen_N])
-        self._posterior.learn(rows_N, distance_N, stood_N)
-
-
-def _add(means: RowMeans, rows_B: IntArray, row_N: IntArray, values_N: FloatArray) -> None:
-    """Values by the place of their row in the batch."""
-    batch = len(rows_B)
-    counts_B = np.bincount(row_N, minlength=batch).astype(np.float64)
-    means.add(rows_B, np.bincount(row_N, weights=values_N, minlength=batch), counts_B)
+        if decision.acceptance.lossless:
+            self._exact_outcomes += len(row_N)
+        elif view.allow_lossy is not None and len(view.allow_lossy) == len(report.rows):
+            self._exact_outcomes += int(judged_CG[~view.allow_lossy[chosen]].sum())

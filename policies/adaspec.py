@@ -30,6 +30,7 @@ from policies.cost_tracker import CostTracker, sample_of
 from policies.drafting import Drafting
 from policies.ema import EmaTiers
 from policies.goodput import Choice, Outlook, choose, strain
+from policies.rows import sampled_rows
 
 TRUSTED_AFTER = 16  # timed steps before the prediction error is held against a model
 SHARE_RATE = 0.1
@@ -96,6 +97,28 @@ class AdaSpec:
         self.trim_greedy = trim
         self._reset((0,), confident=False)
 
+    def _reset(self, offered: tuple[int, ...], *, confident: bool) -> None:
+        positions = max(offered[-1], 1)
+        self._offered = offered
+        self._places_G: IntArray = np.array(offered, dtype=np.int64)
+        self._confident = confident
+        self._stepwise = self._trims = False
+        self._widths: tuple[int, ...] = ()
+        self._tracker: CostTracker | None = None
+        self._online: OnlineCost | None = None
+        self._ema = EmaTiers()
+        self._measured = MeasuredSurvival(positions, window=self.window or 200.0)
+        self._running = RunningConfidence(positions, pooled=self.pooled, window=self.window)
+        self._reliability = Reliability()
+        self._reach = Reach(positions)
+        self._classes = ClassShares()
+        self._share = 1.0  # of the rows that may draft, those that found something to draft
+        self._gamma: int | None = None
+        self._batch = 0
+        self._probed_at = -PROBE_EVERY
+        self._drafting: Drafting | None = None
+        self._greedy_B: BoolArray = np.zeros(0, np.bool_)
+
     @classmethod
     def published(cls, cost: CostModel | str | Path | None = None) -> Self:
         """As the authors' code has it: raw confidence, one lifetime mean from .6, γ up to 8, trimming (greedy rows)."""
@@ -116,7 +139,7 @@ class AdaSpec:
     @property
     def survival(self) -> FloatArray:
         """Per position, the chance expected of a draft token and all before it to stand."""
-        survival: FloatArray = np.cumprod(self._rates())
+        survival: FloatArray = np.cumprod(self._rates(), dtype=np.float64)
         return survival
 
     # --- the contract ---------------------------------------------------------------------------------------------
@@ -174,10 +197,11 @@ class AdaSpec:
         drafting = self._drafting
         confidence_B = progress.signals.get("top_prob")
         if drafting is None or confidence_B is None:
-            return np.full(len(progress.rows), progress.position + 1 < self._gamma)
+            return np.full(len(progress.rows), progress.position + 1 < (self._gamma or 0))
         chances_B = self._reliability.apply(confidence_B) if self.calibrate else confidence_B
-        self._running.add(chances_B[:, None], progress.position)
-        return drafting.extend(chances_B)
+        more_B = drafting.extend(chances_B)
+        self._running.add_at(progress.position, drafting.newest_sum, drafting.newest_count)
+        return more_B
 
     def trim(self, progress: DraftProgress) -> IntArray:
         """Request-level speculation: drafted lengths to verify `[B]`, after the last `extend`."""
@@ -226,27 +250,6 @@ class AdaSpec:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _reset(self, offered: tuple[int, ...], *, confident: bool) -> None:
-        positions = max(offered[-1], 1)
-        self._offered = offered
-        self._confident = confident
-        self._stepwise = self._trims = False
-        self._widths: tuple[int, ...] = ()
-        self._tracker: CostTracker | None = None
-        self._online: OnlineCost | None = None
-        self._ema = EmaTiers()
-        self._measured = MeasuredSurvival(positions, window=self.window or 200.0)
-        self._running = RunningConfidence(positions, pooled=self.pooled, window=self.window)
-        self._reliability = Reliability()
-        self._reach = Reach(positions)
-        self._classes = ClassShares()
-        self._share = 1.0  # of the rows that may draft, those that found something to draft
-        self._gamma: int | None = None
-        self._batch = 0
-        self._probed_at = -PROBE_EVERY
-        self._drafting: Drafting | None = None
-        self._greedy_B: BoolArray = np.zeros(0, np.bool_)
-
     def _rates(self) -> FloatArray:
         """Chance of each position to stand once those before it do `[M]`."""
         return self._running.rates if self._confident else self._measured.rates
@@ -269,9 +272,7 @@ class AdaSpec:
     def _outlook(self, view: StepView, tracker: CostTracker, rates_M: FloatArray) -> Outlook:
         """Expected tokens and seconds of each γ on offer."""
         batch = view.num_decode
-        offered = list(self._offered)
-        depth_G = np.append(0.0, np.cumsum(self._reach.values * np.cumprod(rates_M)))[offered]
-        drafted_G = np.append(0.0, np.cumsum(self._reach.values))[offered]
+        depth_G, drafted_G = self._depths(rates_M)
         drafts_B, rows = self._drafting_rows(view)
         packed_G = batch + np.ceil(rows * drafted_G).astype(np.int64)
         packed_G[1:] = np.maximum(packed_G[1:], batch + 1)
@@ -281,6 +282,14 @@ class AdaSpec:
             share_B = drafts_B * (1.0 if view.slo_class is None else self._classes.of(view.slo_class))
             strain_G = strain(seconds_G, depth_G, view.tpot_slo, share_B)
         return Outlook(self._offered, batch + rows * depth_G, seconds_G, strain_G)
+
+    def _depths(self, rates_M: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of a row that drafts, tokens expected to stand and tokens drafted at each γ on offer `[G]`."""
+        sums = np.zeros((2, len(rates_M) + 1))
+        np.cumsum(self._reach.values * rates_M.cumprod(), out=sums[0, 1:])
+        np.cumsum(self._reach.values, out=sums[1, 1:])
+        depth_G, drafted_G = sums[:, self._places_G]
+        return depth_G, drafted_G
 
     def _drafting_rows(self, view: StepView) -> tuple[FloatArray, float]:
         """Chance of each row `[B]` to draft, and how many rows that makes."""
@@ -305,14 +314,16 @@ class AdaSpec:
         if limits and view.slo_class is not None and len(view.slo_class) == len(drafted_B):
             depth = min(report.gamma, len(self._reach.values))
             expected = float((self._reach.values * np.cumprod(self._rates()))[:depth].sum())
-            classes = [name for name, drafted in zip(view.slo_class, drafted_B.tolist(), strict=True) if drafted]
-            self._classes.learn(classes, accepted, expected)
+            self._classes.learn(self._classes.places(view.slo_class)[drafted_B], accepted, expected)
         self._measured.learn(verified, accepted)
         if not self._stepwise:  # there the depth was ours to choose
             self._reach.learn(report.drafted[drafted_B], min(report.gamma, len(self._reach.values)))
         signal_BG = None if report.signals is None else report.signals.get("top_prob")
         if signal_BG is not None:
-            self._learn_confidence(signal_BG[drafted_B], report.drafted[drafted_B], verified, accepted)
+            chosen = sampled_rows(drafted_B, report.step)
+            self._learn_confidence(
+                signal_BG[chosen], report.drafted[chosen], report.verified[chosen], report.accepted[chosen]
+            )
 
     def _learn_confidence(
         self, confidence_BG: FloatArray, drafted_B: IntArray, verified_B: IntArray, accepted_B: IntArray

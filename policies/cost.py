@@ -137,8 +137,9 @@ def _restored(content: Mapping[str, Any]) -> dict[str, Any]:
     fields = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
     for name in ("verify_knots", "plain_knots"):
         fields[name] = tuple((int(width), float(value)) for width, value in fields.get(name, ()))
-    if fields.get("identity") is not None:
-        fields["identity"] = Identity(**fields["identity"])
+    identity = content.get("identity")
+    if identity is not None:
+        fields["identity"] = Identity(**identity)
     if fields.get("error") is None:
         fields["error"] = float("nan")
     for name, length in (("draft", 4), ("verify", 5), ("plain", 3)):

@@ -12,8 +12,8 @@ from policies.cost_fit import StepSample
 CORRECTION_RATE = 0.02
 ERROR_RATE = 0.05
 FARTHEST = 1.0  # of a step's log ratio: a stall of the machine says nothing about the model
-CONTEXT_GRAIN = 16  # context lengths within a sixteenth of each other share a prediction
-CACHED_CURVES = 512
+CONTEXT_GRAIN = 16
+REMEMBERED = 8192
 
 
 def sample_of(view: StepView, report: StepReport) -> StepSample | None:
@@ -46,7 +46,7 @@ class CostTracker:
         self.verify_factor = 1.0
         self.error = float("nan")
         self.steps = 0
-        self._curves: dict[tuple[int, int, tuple[int, ...]], tuple[FloatArray, FloatArray]] = {}
+        self._known: dict[tuple[int, int, int, int], tuple[float, float]] = {}
 
     def draft_s(self, batch: int, gamma: int, context_tokens: int) -> float:
         """Corrected seconds to draft γ tokens per row."""
@@ -58,23 +58,28 @@ class CostTracker:
 
     def step_s(self, batch: int, gamma: int, verify_tokens: int, context_tokens: int) -> float:
         """Corrected seconds of a whole step."""
-        return self.draft_s(batch, gamma, context_tokens) + self.verify_s(batch, verify_tokens, context_tokens)
+        draft, verify = self._halves(batch, gamma, verify_tokens, _grained(context_tokens))
+        return self.draft_factor * draft + self.verify_factor * verify
 
     def curve(self, batch: int, context_tokens: int, gammas: tuple[int, ...], tokens: IntArray) -> FloatArray:
         """Whole steps `[G]` for each of `gammas`, which verify `tokens[g]` packed tokens."""
-        grain = max((1 << max(context_tokens.bit_length() - 1, 0)) // CONTEXT_GRAIN, 1)
-        context = context_tokens // grain * grain
-        key = (batch, context, (*gammas, *tokens.tolist()))
-        halves = self._curves.get(key)
+        context = _grained(context_tokens)
+        halves = [
+            self._halves(batch, gamma, count, context) for gamma, count in zip(gammas, tokens.tolist(), strict=True)
+        ]
+        return np.array([self.draft_factor * draft + self.verify_factor * verify for draft, verify in halves])
+
+    def _halves(self, batch: int, gamma: int, tokens: int, context: int) -> tuple[float, float]:
+        """Uncorrected, and remembered: asking the model takes ten times as long."""
+        key = (batch, gamma, tokens, context)
+        halves = self._known.get(key)
         if halves is None:
-            if len(self._curves) >= CACHED_CURVES:
-                self._curves.clear()
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
             model = self.model
-            draft = [model.draft_s(batch, gamma, context) for gamma in gammas]
-            verify = [model.verify_s(batch, count, context) for count in tokens.tolist()]
-            halves = self._curves[key] = (np.array(draft), np.array(verify))
-        seconds: FloatArray = self.draft_factor * halves[0] + self.verify_factor * halves[1]
-        return seconds
+            halves = model.draft_s(batch, gamma, context), model.verify_s(batch, tokens, context)
+            self._known[key] = halves
+        return halves
 
     def learn(self, sample: StepSample) -> None:
         """Correct both halves, together where they were not timed apart."""
@@ -98,6 +103,12 @@ class CostTracker:
         rate = max(ERROR_RATE, 1 / self.steps)
         before = 0.0 if math.isnan(self.error) else self.error
         self.error = before + rate * (error - before)
+
+
+def _grained(context: int) -> int:
+    """Lengths within a sixteenth of each other share a prediction."""
+    grain = max((1 << max(context.bit_length() - 1, 0)) // CONTEXT_GRAIN, 1)
+    return context // grain * grain
 
 
 def _step(measured: float, predicted: float) -> float:

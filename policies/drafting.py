@@ -41,20 +41,30 @@ class Drafting:
         self.expected = float(batch)
         self.best = batch / self.tracker.step_s(batch, 0, batch, self.context)
         self.survival_B: FloatArray = np.ones(batch)
+        self._survivors = float(batch)
+        self.newest_sum, self.newest_count = 0.0, 0
+        """Of the newest position: chances in all, and tokens drafted."""
         self.history_KB: list[FloatArray] = []
         """Survival of each drafted position, nan where a row did not draft it."""
 
     def extend(self, chances_B: FloatArray) -> BoolArray:
         """Which rows draft one more token, after a position whose tokens stand with these chances (nan: none)."""
         drafted_B = ~np.isnan(chances_B)
-        count = int(np.count_nonzero(drafted_B))
+        count = self.newest_count = int(np.count_nonzero(drafted_B))
+        if count < len(chances_B):
+            self.history_KB.append(self.survival_B * chances_B)
+            chances_B = np.where(drafted_B, chances_B, 0.0)
+            self.survival_B = self.survival_B * chances_B
+        else:
+            self.survival_B = self.survival_B * chances_B
+            self.history_KB.append(self.survival_B)
+        self.newest_sum = float(chances_B.sum())
         none_B = np.zeros(len(drafted_B), np.bool_)
-        self.history_KB.append(self.survival_B * chances_B)
         if count == 0:
             return none_B
-        self.survival_B = np.where(drafted_B, self.survival_B * chances_B, 0.0)
+        self._survivors = float(self.survival_B.sum())
         self.packed += count
-        self.expected += float(self.survival_B.sum())
+        self.expected += self._survivors
         depth = len(self.history_KB)
         goodput = self._goodput(self.expected, depth, self.packed)
         if goodput < self.best or depth >= min(self.cap, len(self.rates_M)):
@@ -68,7 +78,7 @@ class Drafting:
     def _next(self, drafted_B: BoolArray, count: int, depth: int) -> BoolArray:
         """One more token for all that drafted, or for the likeliest that fill a captured width, or for none."""
         rate = float(self.rates_M[depth])
-        gain = rate * float(self.survival_B.sum())
+        gain = rate * self._survivors
         best = self._goodput(self.expected + gain, depth + 1, self.packed + count)
         chosen_B = drafted_B
         fit = self._width_below(self.packed + count) - self.packed

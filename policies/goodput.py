@@ -77,8 +77,11 @@ def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, sha
     array([0.8, 0.6])
     """
     bound_B = np.isfinite(limits_B)
-    if not bound_B.any():
+    bound = np.count_nonzero(bound_B)
+    if not bound:
         return None
-    pace_BG = limits_B[bound_B, None] * (1 + share_B[bound_B, None] * depth_G)
-    strain_G: FloatArray = seconds_G / pace_BG.min(axis=0)
+    if bound < len(bound_B):
+        limits_B, share_B = limits_B[bound_B], share_B[bound_B]
+    slowest_G = (limits_B + (limits_B * share_B) * depth_G[:, None]).min(axis=1)
+    strain_G: FloatArray = seconds_G / slowest_G
     return strain_G

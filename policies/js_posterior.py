@@ -4,7 +4,7 @@ P(A|d) = p(d|A)·P(A) / (p(d|A)·P(A) + p(d|R)·P(R)), densities by Gaussian ker
 distances of accepted (A) and rejected (R) tokens. Distances are counted on a grid, each shared between its two
 neighbours, so that neither memory nor time grows with what was seen.
 
-Shapes: R rows known, B rows asked about, K grid points, N tokens.
+Shapes: R rows known, B rows asked about, C rows learnt from, K grid points, N tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLOOR = 1e-3  # of the standard deviation, where all distances are alike
 NARROWEST, WIDEST, LEVELS = 1e-3, 0.6, 128  # kernel widths are rounded to one of these, by 2.5 % at most
 PRIOR_WEIGHT = 16.0  # a request's own distances count beside so many of all requests
 FIRST_REFRESH = 8
-ROWS_PER_REFRESH = 8
+ROWS_PER_REFRESH = 4
 
 
 class JsPosterior:
@@ -62,25 +62,27 @@ class JsPosterior:
         density: FloatArray = self._smooth(counts_2K)[0] / counts_2K.sum()
         return density
 
-    def learn(self, rows_N: IntArray, distances_N: FloatArray, accepted_N: BoolArray) -> None:
-        """Count verified tokens: their row, distance and outcome."""
+    def learn(self, rows_C: IntArray, row_N: IntArray, distances_N: FloatArray, accepted_N: BoolArray) -> None:
+        """Count verified tokens of `rows_C` (all different): place in `rows_C`, distance and outcome of each."""
         inside = (distances_N > 0) & (distances_N < 1)
-        rows_N, distances_N, accepted_N = rows_N[inside], distances_N[inside], accepted_N[inside]
-        if not len(rows_N):
+        if not inside.all():
+            row_N, distances_N, accepted_N = row_N[inside], distances_N[inside], accepted_N[inside]
+        if not len(row_N):
             return
-        self._grow(rows_N)
-        rows, points = len(self._seen_R), len(self.grid_K)
+        self._grow(rows_C)
+        points = len(self.grid_K)
         place_N = distances_N * (points - 1)
         low_N = np.minimum(place_N.astype(np.int64), points - 2)
         upper_N = place_N - low_N
-        cell_N = (rows_N * 2 + accepted_N) * points + low_N
+        cell_N = (row_N * 2 + accepted_N) * points + low_N
         cells = np.concatenate([cell_N, cell_N + 1])
         weights = np.concatenate([1 - upper_N, upper_N])
-        counts_R2K = np.bincount(cells, weights=weights, minlength=rows * 2 * points).reshape(rows, 2, points)
-        self._counts_R2K += counts_R2K
-        self.shared_2K += counts_R2K.sum(axis=0)
-        self._seen_R += np.bincount(rows_N, minlength=rows)
-        self._stale += len(rows_N)
+        size = len(rows_C) * 2 * points
+        counts_C2K = np.bincount(cells, weights=weights, minlength=size).reshape(len(rows_C), 2, points)
+        self._counts_R2K[rows_C] += counts_C2K
+        self.shared_2K += counts_C2K.sum(axis=0)
+        self._seen_R[rows_C] += np.bincount(row_N, minlength=len(rows_C))
+        self._stale += len(row_N)
         self._refresh()
 
     def forget(self, rows: Sequence[int]) -> None:

@@ -39,6 +39,13 @@ class Configured:
             for spec, policy in parse_policies(specs, option, {WORD: self.policy}).items()
         }
 
+    def parse_one(self, spec: str, option: str = "--policy") -> tuple[str, Policy]:
+        """One policy and how it is shown. Raises UsageError."""
+        chosen, *others = self.parse([spec], option).items()
+        if others:
+            raise UsageError(f"{option}: takes one policy, got {1 + len(others)}; `adaptive bench` compares several")
+        return chosen
+
 
 def configured(ctx: typer.Context) -> Configured:
     """What `--config` brought; the defaults without it."""

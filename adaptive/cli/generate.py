@@ -70,9 +70,7 @@ def generate(
     from adaptive.controller import AdaptiveController
 
     setup = configured(ctx)
-    (policy, chosen), *others = setup.parse([policy], "--policy").items()
-    if others:
-        raise UsageError(f"--policy: takes one policy, got {1 + len(others)}; `adaptive bench` compares several")
+    policy, chosen = setup.parse_one(policy)
     sampling = o.sampling_options(
         max_tokens=max_tokens,
         temperature=temperature,

@@ -67,11 +67,12 @@ def test_idle_steps_return_to_the_prior() -> None:
 def test_running_confidence_is_the_authors_lifetime_mean() -> None:
     running = RunningConfidence(3, pooled=True, window=None)
     assert running.rates.tolist() == [0.6, 0.6, 0.6]
-    running.add(np.array([[0.9], [0.5]]), 0)
-    running.add(np.array([[0.4], [np.nan]]), 1)
+    running.add_at(0, 0.9 + 0.5, 2)
+    running.add_at(1, 0.4, 1)
     # total_confidence / total_count = 1.8 / 3
     np.testing.assert_allclose(running.rates, 0.6)
-    running.add(np.array([[1.0]]), 2)
+    running.add_at(2, 1.0, 1)
+    running.add_at(3, 1.0, 1)  # deeper than is known of
     np.testing.assert_allclose(running.rates, 2.8 / 4)
     np.testing.assert_allclose(running.survival, 0.7 ** np.arange(1, 4))
     running.idle()

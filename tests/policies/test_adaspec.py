@@ -96,8 +96,7 @@ def test_published_means_are_one_number_for_life() -> None:
     policy = bound(TELLING, AdaSpec.published())
     seen = view(1)
     decision = policy.decide(seen)
-    signals = {"top_prob": np.array([[0.9, 0.5]])}
-    policy.learn(seen, decision, replace(report([0], 2), signals=signals))
+    policy.learn(seen, decision, replace(report([0], 2), signals={"top_prob": np.array([[0.9, 0.5]])}))
     # (.9 + .5) / 2, uncalibrated, whatever was accepted
     np.testing.assert_allclose(policy.survival, 0.7 ** np.arange(1, 9))
 

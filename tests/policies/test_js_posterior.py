@@ -19,7 +19,7 @@ def taught(accepted: FloatArray, rejected: FloatArray, row: int = 0) -> JsPoster
     posterior = JsPosterior()
     distances = np.concatenate([accepted, rejected])
     stood = np.arange(len(distances)) < len(accepted)
-    posterior.learn(np.full(len(distances), row), distances, stood)
+    posterior.learn(np.array([row]), np.zeros(len(distances), np.int64), distances, stood)
     return posterior
 
 
@@ -63,7 +63,7 @@ def test_a_new_request_starts_from_all_requests_and_then_goes_its_own_way() -> N
     shared = posterior.tables(np.array([3]))[0]
     np.testing.assert_array_equal(posterior.tables(np.array([5]))[0], shared)
     # a request whose tokens are rejected at small distances, where others' are accepted
-    posterior.learn(np.full(60, 3), np.full(60, 0.15), np.zeros(60, np.bool_))
+    posterior.learn(np.array([3]), np.zeros(60, np.int64), np.full(60, 0.15), np.zeros(60, np.bool_))
     own = posterior.tables(np.array([3]))[0]
     near = round(0.15 * 32)
     assert own[near] < 0.4 < shared[near]
@@ -75,7 +75,7 @@ def test_many_rows_are_refreshed_a_few_at_a_time() -> None:
     posterior = JsPosterior()
     rows = np.repeat(np.arange(40), 12)
     for _ in range(6):
-        posterior.learn(rows, RNG.random(480) * 0.98 + 0.01, RNG.random(480) < 0.5)
+        posterior.learn(np.arange(40), rows, RNG.random(480) * 0.98 + 0.01, RNG.random(480) < 0.5)
     tables = posterior.tables(np.arange(40))
     assert np.isfinite(tables).all()
     assert ((tables >= 0) & (tables <= 1)).all()

@@ -16,7 +16,12 @@ SMALL = ("--batches", "1,2", "--contexts", "70,100", "--gammas", "1,3", "--round
 
 def test_writes_a_profile_that_adaspec_reads(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[EngineOptions] = []
-    put_in_place(monkeypatch, lambda options: asked.append(options) or ToyEngine(stand=0))
+
+    def make(options: EngineOptions) -> ToyEngine:
+        asked.append(options)
+        return ToyEngine(stand=0)
+
+    put_in_place(monkeypatch, make)
     out = tmp_path / "cost.json"
     ended = cli("profile", "--out", out, *SMALL)
     assert ended.code == 0, ended.err
