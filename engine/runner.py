@@ -152,6 +152,12 @@ class StepRunner:
         full = batch * (gamma + 1)
         return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Every packed width that some step may run at, ascending."""
+        gammas = range(self._step.state.max_gamma + 1)
+        return tuple(sorted({width for batch in self._batches for g in gammas for width in self._widths(batch, g)}))
+
     def timed(self, launch: Piece) -> float:
         """Seconds that a launch took; nan on a GPU, where it returns before the work is done."""
         started = self._clock()

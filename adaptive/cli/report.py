@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from adaptive.cli.render import number, share, table
+from adaptive.slo import Attainment
 
 if TYPE_CHECKING:
     from adaptive.benchmark import ArmSummary, Comparison, Figures, ForeignCpu, Outcome, Ratio
@@ -24,6 +26,7 @@ def print_outcome(console: Console, outcome: Outcome, notice: str | None) -> Non
     console.print(_task_table(summaries))
     if outcome.comparisons:
         console.print(_peer_table(outcome.comparisons))
+    print_slo(console, {one.policy: one.slo for one in summaries})
     line = lossless_line(summaries) if notice is None else "Lossless check: does not apply to synthetic acceptance."
     console.print(line, markup=False)
     print_foreign_cpu(console, outcome.others)
@@ -40,6 +43,19 @@ def print_foreign_cpu(console: Console, others: ForeignCpu) -> None:
             "[bold yellow]Warning:[/] with that much going on beside them, these times say little about the arms; "
             "repeat on a quiet machine."
         )
+
+
+def print_slo(console: Console, arms: Mapping[str, Mapping[str, Attainment]]) -> None:
+    """Who kept the limits on the time per token; nothing where no request had one."""
+    rows = [
+        [slo_class, arm, str(one.finished), f"{one.met} ({share(one.share)})", number(one.tpot_ms)]
+        for slo_class in sorted({name for kept in arms.values() for name in kept})
+        for arm, kept in arms.items()
+        if (one := kept.get(slo_class)) is not None
+    ]
+    if rows:
+        columns = ["class", "arm", "requests", "kept", "mean TPOT ms"]
+        console.print(table("Limits on the time per token", columns, rows, left=2))
 
 
 def lossless_line(summaries: list[ArmSummary]) -> str:
