@@ -45,9 +45,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if self._bos_id is not None and ids[:1] != [self._bos_id]:
-            ids.insert(0, self._bos_id)
-        return ids
+        return self._with_bos(ids)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each, on all cores."""
+        encoded = [one.ids for one in self._backend.encode_batch(list(texts), add_special_tokens=False)]
+        return [self._with_bos(ids) for ids in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special tokens, and ids beyond the vocabulary (padding of the embedding), have none."""
@@ -57,6 +60,9 @@ class Tokenizer:
     def token_bytes(self, ids: Iterable[int]) -> bytes:
         """What `ids` stand for before UTF-8 decoding: a token may end in the middle of a character."""
         return b"".join(self._bytes.get(token, b"") for token in ids)
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        return [self._bos_id, *ids] if self._bos_id is not None and ids[:1] != [self._bos_id] else ids
 
     def apply_chat(self, messages: Messages) -> str:
         """The prompt text for chat messages, up to where the assistant answers."""

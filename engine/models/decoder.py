@@ -6,7 +6,7 @@ forward pass. Shapes: N packed tokens, E hidden size, H query heads, K key/value
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,9 @@ from torch.nn import functional as F
 from engine.attention import Attention
 from engine.models.config import ModelConfig
 from engine.models.linear import Linear, make_linear
+
+Tap = Callable[[int, Tensor], None]
+"""Shown the residual stream `[N, E]` before each layer, by the layer's number, and after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,18 @@ class Decoder:
             down=fused("mlp.down_proj"),
         )
 
-    def forward(self, tokens_N: Tensor, positions_N: Tensor, attend: Attention) -> Tensor:
+    def forward(self, tokens_N: Tensor, positions_N: Tensor, attend: Attention, tap: Tap | None = None) -> Tensor:
         """Final-normed hidden states `[N, E]`; `attend` holds the step's layout and writes the cache."""
         cos, sin = self.cos.index_select(0, positions_N), self.sin.index_select(0, positions_N)
         x_NE = self.embedding_VE.index_select(0, tokens_N)
         for index, layer in enumerate(self.layers):
+            if tap is not None:
+                tap(index, x_NE)
             x_NE = x_NE + layer.out(self._attention(index, layer, self._norm(x_NE, layer.input_norm), cos, sin, attend))
             gate, up = layer.gate_up(self._norm(x_NE, layer.mlp_norm)).chunk(2, -1)
             x_NE = x_NE + layer.down(F.silu(gate) * up)
+        if tap is not None:
+            tap(len(self.layers), x_NE)
         return self._norm(x_NE, self.final_norm)
 
     def _attention(self, index: int, layer: Layer, x_NE: Tensor, cos: Tensor, sin: Tensor, attend: Attention) -> Tensor:
