@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Annotated, Any
 
@@ -46,7 +48,9 @@ from tests.engine.train.tiny_school import CONFIG, tiny_tokenizer
 RANDOM = "random"
 LICENCE = "Apache-2.0"
 TASK_NAMES = {"free": "chat", "code-edit": "code edit", "text-edit": "text edit"}
-LAST_S = 12.0  # for the last measurement and the files
+LAST_S = 20.0  # for the last measurement and the files
+MEASURED_AT_THE_END = 1000  # held-out documents
+NOTE = "Trained beside the other drafters of this target on the same text, which the target wrote."
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Settings:
     keep_tokens: int
     modules: int
     prompts: int
+    looked_at: int
     seed: int
 
     @property
@@ -83,7 +88,9 @@ def open_target(name: str) -> Checkpoint:
     config = replace(
         CONFIG, hidden_size=576, intermediate_size=1536, num_heads=9, num_kv_heads=3, head_dim=64, context_len=1024
     )
-    weights = {key: 0.05 * one if one.ndim > 1 else one for key, one in random_weights(config, 1, torch.float32).items()}
+    weights = {
+        key: 0.05 * one if one.ndim > 1 else one for key, one in random_weights(config, 1, torch.float32).items()
+    }
     return Checkpoint(config, weights, tiny_tokenizer(), name)
 
 
@@ -105,7 +112,8 @@ def write_text(settings: Settings, teacher: Teacher, clock: Clock) -> tuple[Corp
     guard = Guard(str(item.prompt) for item in prompts)
     writer = Writer(teacher, settings.rows, settings.seed)
     source = SelfWritten(teacher, writer, snippets, guard, settings.seed, settings.answer_tokens)
-    asks = [Ask(TASK_NAMES.get(item.task, item.task), str(item.prompt), item.id) for item in prompts][:settings.prompts]
+    asks = [Ask(TASK_NAMES.get(item.task, item.task), str(item.prompt), item.id) for item in prompts]
+    asks = asks[: settings.prompts]
     measured = [document for _, document in source.answer(asks, [0.0] * len(asks))]
     corpus, begun, longest = Corpus(), monotonic(), 0.0
     for path in settings.text:
@@ -127,81 +135,79 @@ def make_drafters(settings: Settings, teacher: Teacher, config: ModelConfig, wei
     return [build_drafter(method, config, weights, settings.length, Sizes()) for method in settings.methods]
 
 
-class Reporter:
-    """Prints looks and keeps files of the best drafters so far, so that a run cut short leaves something."""
+class Shelf:
+    """Prints what is seen and keeps the files: from half of the time on after every look, in case of a sudden end."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.settings, self.clock = settings, clock
+    def __init__(self, settings: Settings, school: School, corpus: Corpus, clock: Clock) -> None:
+        self.settings, self.school, self.clock = settings, school, clock
+        self.summary = corpus.summary()
+        self.covered = coverage(school.vocab, corpus.answer_tokens(held_out=True))
+        self.training: Training | None = None
 
     def __call__(self, look: Look) -> None:
-        rate = look.tokens / max(look.elapsed_s, 1e-9)
-        self.clock.say(f"step {look.step}, {look.tokens / 1e6:.1f} M tokens, {rate / 1e3:.0f} k tokens/s")
+        speed = look.tokens / max(look.elapsed_s, 1e-9)
+        self.clock.say(f"step {look.step}, {look.tokens / 1e6:.1f} M tokens, {speed / 1e3:.0f} k tokens/s")
         for method, tasks in look.held_out.items():
             parts = [f"{task} {_rates(one)} τ {one.tau:.2f}" for task, one in tasks.items()]
             self.clock.say(f"  {method:7} loss {look.loss[method]:.3f}  " + "  ".join(parts))
+        if self.training is not None and look.elapsed_s > self.settings.train_s / 2:
+            for pupil in self.training.pupils:
+                self.put(pupil.drafter, {"held out": look.held_out[pupil.drafter.method]}, self.training)
+
+    def put(
+        self, drafter: TrainableDrafter, acceptance: Mapping[str, Mapping[str, Acceptance]], training: Training
+    ) -> None:
+        """The drafter's folder as a `.tar`; one that was there before is replaced."""
+        name = f"{self.settings.model}-{drafter.method}"
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            size = save_drafter(folder, drafter, self.school.teacher.config, self.school.vocab, self.settings.model)
+            plot = plot_history(folder / "training.png", training.history, drafter.method)
+            facts = CardFacts(
+                method=drafter.method,
+                target=self.settings.model,
+                licence=LICENCE,
+                parameters=sum(one.numel() for one in drafter.parameters()),
+                megabytes=size / 1e6,
+                draft_vocab=self.school.vocab.size,
+                coverage=self.covered,
+                steps=training.step,
+                tokens_seen=training.tokens,
+                seconds=training.history[-1].elapsed_s,
+                machine=_machine(self.school.device),
+                text=self.summary,
+                acceptance=acceptance,
+                notes=(NOTE,),
+            )
+            write_card(folder, facts, plot.name if plot else None)
+            with tarfile.open(self.settings.out / f"{drafter.method}.tar", "w") as tar:
+                tar.add(folder, arcname=name)
 
 
 def _rates(one: Acceptance) -> str:
     return "/".join(f"{rate:.2f}".removeprefix("0") for rate in one.alpha)
 
 
-@dataclass
-class Result:
-    """All that a run came to."""
-
-    settings: Settings
-    school: School
-    training: Training
-    corpus: Corpus
-    measured: list[Document]
-
-    def keep(self, clock: Clock) -> None:
-        """Measure once more and write the files."""
-        settings, drafters = self.settings, [pupil.drafter for pupil in self.training.pupils]
-        held = self.corpus.part(held_out=True)
-        sets = {"held out": [one for one in held if one.greedy], "built-in prompts": self.measured}
-        found = {
-            name: evaluate(self.school, drafters, some, settings.batch_tokens, self.training.plan.depth)
-            for name, some in sets.items()
+def finish(shelf: Shelf, training: Training, corpus: Corpus, measured: list[Document]) -> None:
+    """Measure once more, on more text, and leave all files."""
+    settings, drafters = shelf.settings, [pupil.drafter for pupil in training.pupils]
+    held = [one for one in corpus.part(held_out=True) if one.greedy][:MEASURED_AT_THE_END]
+    figures: dict[str, Any] = {"text": shelf.summary, "history": [look.as_json() for look in training.history]}
+    found: dict[str, dict[str, dict[str, Acceptance]]] = {drafter.method: {} for drafter in drafters}
+    for name, some in (("held out", held), ("built-in prompts", measured)):
+        rows = evaluate(shelf.school, drafters, some, settings.batch_tokens, training.plan.depth)
+        for drafter, tasks in zip(drafters, rows, strict=True):
+            found[drafter.method][name] = tasks
+            for task, one in tasks.items():
+                rates = f"{_rates(one)} τ {one.tau:.3f} ({one.chains} chains)"
+                shelf.clock.say(f"{drafter.method:7} {name:16} {task:10} {rates}")
+    for drafter in drafters:
+        shelf.put(drafter, found[drafter.method], training)
+        figures[drafter.method] = {
+            name: {task: one.rounded() for task, one in tasks.items()} for name, tasks in found[drafter.method].items()
         }
-        figures: dict[str, Any] = {"text": self.corpus.summary(), "history": [look.as_json() for look in self.training.history]}
-        for place, drafter in enumerate(drafters):
-            acceptance = {name: rows[place] for name, rows in found.items()}
-            figures[drafter.method] = {
-                name: {task: one.rounded() for task, one in tasks.items()} for name, tasks in acceptance.items()
-            }
-            self._keep_one(drafter, acceptance)
-            for name, tasks in acceptance.items():
-                for task, one in tasks.items():
-                    clock.say(f"{drafter.method:7} {name:16} {task:10} {_rates(one)} τ {one.tau:.3f} ({one.chains} chains)")
-        (settings.out / "figures.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        self.corpus.save(settings.out / "text.npz", settings.keep_tokens)
-
-    def _keep_one(self, drafter: TrainableDrafter, acceptance: dict[str, dict[str, Acceptance]]) -> None:
-        teacher, training = self.school.teacher, self.training
-        name = f"{self.settings.model}-{drafter.method}"
-        folder = Path("/tmp/drafters") / name
-        size = save_drafter(folder, drafter, teacher.config, self.school.vocab, self.settings.model)
-        plot = plot_history(folder / "training.png", training.history, drafter.method)
-        facts = CardFacts(
-            method=drafter.method,
-            target=self.settings.model,
-            licence=LICENCE,
-            parameters=sum(one.numel() for one in drafter.parameters()),
-            megabytes=size / 1e6,
-            draft_vocab=self.school.vocab.size,
-            coverage=coverage(self.school.vocab, self.corpus.answer_tokens(held_out=True)),
-            steps=training.step,
-            tokens_seen=training.tokens,
-            seconds=training.history[-1].elapsed_s,
-            machine=_machine(self.school.device),
-            text=self.corpus.summary(),
-            acceptance=acceptance,
-            notes=("Trained beside the other drafters of this target, on the same text, which the target wrote itself.",),
-        )
-        write_card(folder, facts, plot.name if plot else None)
-        with tarfile.open(self.settings.out / f"{drafter.method}.tar", "w") as tar:
-            tar.add(folder, arcname=name)
+    (settings.out / "figures.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    corpus.save(settings.out / "text.npz", settings.keep_tokens)
 
 
 def _machine(device: torch.device) -> str:
@@ -226,15 +232,16 @@ def run(settings: Settings) -> None:
         torch.cuda.empty_cache()
     vocab = frequent_tokens(corpus.answer_tokens(), teacher.tokenizer, teacher.config.vocab_size, settings.draft_vocab)
     school = School(teacher, vocab)
-    clock.say(f"draft vocabulary {vocab.size}, covers {coverage(vocab, corpus.answer_tokens(held_out=True)):.4f} of held-out text")
+    covered = coverage(vocab, corpus.answer_tokens(held_out=True))
+    clock.say(f"draft vocabulary {vocab.size}, covers {covered:.4f} of held-out text")
     drafters = make_drafters(settings, teacher, checkpoint.config, checkpoint.weights)
     plan = Plan(settings.train_s - LAST_S, settings.batch_tokens, settings.rate, settings.look_s, seed=settings.seed)
-    held = [one for one in corpus.part(held_out=True) if one.greedy]
-    training = Training(
-        school, drafters, plan, corpus.part(held_out=False), held[:256], Reporter(settings, clock), RATE_SHARES
-    )
+    held = [one for one in corpus.part(held_out=True) if one.greedy][: settings.looked_at]
+    shelf = Shelf(settings, school, corpus, clock)
+    training = Training(school, drafters, plan, corpus.part(held_out=False), held, shelf, RATE_SHARES)
+    shelf.training = training
     training.run()
-    Result(settings, school, training, corpus, measured).keep(clock)
+    finish(shelf, training, corpus, measured)
     clock.say("done")
 
 
@@ -246,7 +253,7 @@ def main(
     text: Annotated[list[Path] | None, typer.Option(help="text of an earlier run to learn from as well")] = None,
     write_s: Annotated[float, typer.Option(help="seconds for writing text")] = 75,
     train_s: Annotated[float, typer.Option(help="seconds for training and files")] = 380,
-    rows: Annotated[int, typer.Option(help="rows written at a time")] = 4096,
+    rows: Annotated[int, typer.Option(help="rows written at a time")] = 3072,
     answer_tokens: Annotated[int, typer.Option(help="longest answer")] = 256,
     batch_tokens: Annotated[int, typer.Option(help="tokens a training step")] = 16384,
     draft_vocab: Annotated[int, typer.Option(help="tokens a drafter can say")] = 9216,
@@ -255,16 +262,33 @@ def main(
     keep_tokens: Annotated[int, typer.Option(help="tokens of text to keep in the results")] = 6_000_000,
     modules: Annotated[int, typer.Option(help="modules of the standard library to read")] = 260,
     prompts: Annotated[int, typer.Option(help="of the package's own prompts, how many to measure on")] = 24,
+    looked_at: Annotated[int, typer.Option(help="held-out documents measured as it goes")] = 256,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Train all drafters of one target."""
     names = tuple(name.strip() for name in methods.split(","))
     run(
         Settings(
-            out, model, device, names, tuple(text or ()), write_s, train_s, rows, answer_tokens, batch_tokens, draft_vocab, rate, look_s,
-            keep_tokens, modules, prompts, seed,
+            out=out,
+            model=model,
+            device=device,
+            methods=names,
+            text=tuple(text or ()),
+            write_s=write_s,
+            train_s=train_s,
+            rows=rows,
+            answer_tokens=answer_tokens,
+            batch_tokens=batch_tokens,
+            draft_vocab=draft_vocab,
+            rate=rate,
+            look_s=look_s,
+            keep_tokens=keep_tokens,
+            modules=modules,
+            prompts=prompts,
+            looked_at=looked_at,
+            seed=seed,
         )
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the drafter.")]
 Minutes = Annotated[float, typer.Option("--minutes", min=0.05, help="Time in all, text included.")]
 From = Annotated[
     str,
-    typer.Option("--from", help="Folder of a drafter to go on from; `shipped` takes the package's own where it has one."),
+    typer.Option("--from", help="Folder of a drafter to go on from; `shipped` is the package's own where it has one."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted in --out.")]
 Length = Annotated[int, typer.Option("--length", min=16, help="Tokens a piece of text is cut into.")]
 BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=64, help="Tokens a step.")]
-DraftVocab = Annotated[int, typer.Option("--draft-vocab", min=1, help="Tokens that the drafter can say, the commonest.")]
+DraftVocab = Annotated[
+    int, typer.Option("--draft-vocab", min=1, help="Tokens that the drafter can say: the commonest.")
+]
 Rate = Annotated[float, typer.Option("--rate", min=0.0, help="Largest step size.")]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed draws the same text and weights.")]
 

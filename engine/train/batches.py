@@ -18,7 +18,7 @@ SHELF = 64  # batches whose documents are sorted by length together: padding sta
 def epoch(
     documents: Sequence[Document], tokens: int, device: torch.device | str, rng: random.Random | None = None
 ) -> Iterator[Batch]:
-    """All documents once, `tokens` tokens a batch with padding (one document at least). Shuffled where `rng` is given."""
+    """All documents once, `tokens` tokens a batch with padding (one document at least). Shuffled by `rng`."""
     order = list(documents)
     if rng is not None:
         rng.shuffle(order)

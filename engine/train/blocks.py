@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from engine.models.config import ModelConfig
 from engine.models.decoder import rotary_tables
 
-
 LONGEST_CHAIN = 16  # steps a chain can be unrolled past the longest sequence
 
 
@@ -127,5 +126,5 @@ class Block(nn.Module):
     def forward(self, x_BTE: Tensor, past: Past) -> Tensor:
         normed = x_BTE if self.input_layernorm is None else self.input_layernorm(x_BTE)
         x_BTE = x_BTE + self.self_attn(normed, past)
-        x_BTE = x_BTE + self.mlp(self.post_attention_layernorm(x_BTE))
-        return x_BTE
+        out: Tensor = x_BTE + self.mlp(self.post_attention_layernorm(x_BTE))
+        return out

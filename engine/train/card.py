@@ -9,6 +9,10 @@ from pathlib import Path
 
 from engine.train.evaluate import Acceptance
 
+EXPLAINED = (
+    "At temperature 0, on the target's own greedy answers: α is the share of draft tokens at a position that are right "
+    "where all before them were, τ is tokens per step of the target.\n"
+)
 TITLES = {
     "eagle1": "EAGLE-1 drafter",
     "eagle3": "EAGLE-3 drafter",
@@ -54,11 +58,11 @@ def _head(facts: CardFacts) -> str:
 def _about(facts: CardFacts) -> str:
     return (
         f"# {TITLES[facts.method]} for {facts.target}\n\n"
-        f"Licence: {facts.licence}. {facts.parameters:,} own parameters ({facts.megabytes:.1f} MB in float16); embedding "
-        f"and output head are the target's. It can say {facts.draft_vocab:,} of the target's tokens, which are "
+        f"Licence: {facts.licence}. {facts.parameters:,} own parameters ({facts.megabytes:.1f} MB in float16); "
+        f"embedding and output head are the target's. It can say {facts.draft_vocab:,} of its tokens, which are "
         f"{100 * facts.coverage:.1f} % of the held-out text.\n\n"
-        f"Trained for {facts.steps:,} steps on {facts.tokens_seen:,} tokens (repeats counted) in {facts.seconds:.0f} s on "
-        f"{facts.machine}.\n" + "".join(f"\n{note}\n" for note in facts.notes)
+        f"Trained for {facts.steps:,} steps on {facts.tokens_seen:,} tokens (repeats counted) in {facts.seconds:.0f} s "
+        f"on {facts.machine}.\n" + "".join(f"\n{note}\n" for note in facts.notes)
     )
 
 
@@ -82,8 +86,7 @@ def _acceptance(facts: CardFacts) -> str:
     depth = max(len(one.alpha) for tasks in facts.acceptance.values() for one in tasks.values())
     lines = [
         "## Acceptance\n",
-        "At temperature 0, on the target's own greedy answers: the share of draft tokens at position k that are right where "
-        "all before them were (α), and tokens per step of the target (τ).\n",
+        EXPLAINED,
         "| text | task | " + " | ".join(f"α{k + 1}" for k in range(depth)) + " | τ |",
         "|---|---|" + "---|" * (depth + 1),
     ]

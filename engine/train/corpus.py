@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -87,7 +88,7 @@ class Corpus:
 
     @classmethod
     def load(cls, path: Path) -> Corpus:
-        """ValueError for a file of another kind. Without `held_out` in it, some documents are chosen by their tokens."""
+        """ValueError for a file of another kind. Without `held_out` in it, some documents are chosen for that."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 missing = [name for name in ARRAYS if name not in file]
@@ -102,7 +103,7 @@ class Corpus:
 def _documents(arrays: dict[str, NDArray[np.generic]]) -> Iterator[Document]:
     ids, offsets = np.asarray(arrays["ids"], dtype=np.int64), np.asarray(arrays["offsets"], dtype=np.int64)
     held = arrays.get("held_out")
-    for place, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for place, (begin, end) in enumerate(pairwise(offsets)):
         document = ids[begin:end]
         kept = is_held_out(document.tobytes()) if held is None else bool(held[place])
         start, task, greedy = (arrays[name][place] for name in ("answer_start", "task", "greedy"))

@@ -27,7 +27,9 @@ class DraftModel(TrainableDrafter):
     def __init__(self, config: ModelConfig, length: int, layers: int = 2) -> None:
         super().__init__()
         if config.qkv_bias or config.qk_norm or config.out_bias:
-            raise ValueError("a draft model is made of plain Llama layers, and the target's have biases or normed heads")
+            raise ValueError(
+                "a draft model is made of plain Llama layers, and the target's have biases or normed heads"
+            )
         self.layers = nn.ModuleList(Block(config, length) for _ in range(layers))
         self.norm = Norm(config.hidden_size, config.norm_eps)
 

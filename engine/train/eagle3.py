@@ -41,8 +41,8 @@ class MidLayer(nn.Module):
     def forward(self, embedded_BTE: Tensor, hidden_BTE: Tensor, past: Past) -> Tensor:
         normed = torch.cat([self.input_layernorm(embedded_BTE), self.hidden_norm(hidden_BTE)], -1)
         hidden_BTE = hidden_BTE + self.self_attn(normed, past)
-        hidden_BTE = hidden_BTE + self.mlp(self.post_attention_layernorm(hidden_BTE))
-        return hidden_BTE
+        out: Tensor = hidden_BTE + self.mlp(self.post_attention_layernorm(hidden_BTE))
+        return out
 
 
 class Eagle3(TrainableDrafter):

@@ -128,7 +128,7 @@ class Training:
         rate_shares: Mapping[str, float] | None = None,
         spent: Callable[[float], None] | None = None,
     ) -> None:
-        """`rate_shares` gives methods a part of the plan's step size; `spent` is told the share of the time at each step.
+        """`rate_shares` gives methods a part of the plan's step size; `spent` is told the share of the time gone.
 
         ValueError without documents of both kinds.
         """

@@ -27,7 +27,9 @@ def plot_history(path: Path, history: Sequence[Look], method: str) -> Path | Non
     loss.set(title="loss", xlabel="minutes")
     depth = len(history[-1].held_out[method]["all"].alpha)
     for step in range(depth):
-        rates.plot(minutes, [look.held_out[method]["all"].alpha[step] for look in history], label=f"position {step + 1}")
+        rates.plot(
+            minutes, [look.held_out[method]["all"].alpha[step] for look in history], label=f"position {step + 1}"
+        )
     rates.set(title="held-out acceptance", xlabel="minutes", ylim=(0, 1))
     rates.legend(fontsize="small")
     figure.savefig(path, dpi=110)

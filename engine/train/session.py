@@ -144,9 +144,7 @@ def gather(recipe: Recipe, teacher: Teacher, guard: Guard, listener: Listener) -
     return corpus
 
 
-def _write(
-    corpus: Corpus, recipe: Recipe, teacher: Teacher, writer: Writer, guard: Guard, listener: Listener
-) -> None:
+def _write(corpus: Corpus, recipe: Recipe, teacher: Teacher, writer: Writer, guard: Guard, listener: Listener) -> None:
     """Rounds of answers until their share of the time is over; at least until some are held out."""
     snippets = standard_library(recipe.seed, recipe.modules)
     source = SelfWritten(teacher, writer, snippets, guard, recipe.seed, recipe.answer_tokens, PROMPT_TOKENS)
@@ -170,7 +168,9 @@ def make(
     drafter = build_drafter(recipe.method, checkpoint.config, checkpoint.weights, recipe.context, _sizes(folder))
     vocab = load_drafter(folder, drafter)
     if len(vocab.index_V) != checkpoint.config.vocab_size:
-        raise ValueError(f"{folder} was trained for a vocabulary of {len(vocab.index_V)}, not {checkpoint.config.vocab_size}")
+        raise ValueError(
+            f"{folder} was trained for a vocabulary of {len(vocab.index_V)}, not {checkpoint.config.vocab_size}"
+        )
     return drafter, vocab
 
 

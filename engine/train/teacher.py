@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.attention import Attention
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
-from engine.attention import Attention
 from engine.models.decoder import Decoder
 from engine.tokenizer import Tokenizer
 
@@ -44,7 +44,9 @@ class Teacher:
         """ValueError for a model whose attention has a window shorter than `context_len`."""
         window = checkpoint.config.sliding_window
         if window is not None and window < context_len:
-            raise ValueError(f"training on {context_len} tokens needs full attention, and the model's window is {window}")
+            raise ValueError(
+                f"training on {context_len} tokens needs full attention, and the model's window is {window}"
+            )
         decoder = Decoder(checkpoint.config, checkpoint.weights, context_len, device)
         return cls(decoder, checkpoint.tokenizer, checkpoint.name)
 

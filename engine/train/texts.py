@@ -1,4 +1,4 @@
-"""A user's own text as documents: files cut into pieces, some of them kept to measure how well they are gone on with."""
+"""A user's own text as documents: files cut into pieces, some of them kept to measure on."""
 
 from __future__ import annotations
 

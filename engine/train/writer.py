@@ -129,15 +129,15 @@ class _State:
             )
         places = -(-room // ROUND_TO) * ROUND_TO
         shape = (len(lens_B), config.num_kv_heads, places, config.head_dim)
-        keys, values = ([torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)] for _ in "kv")
+        keys, values = (
+            [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_layers)] for _ in "kv"
+        )
         temperature_B = torch.tensor(temperatures, device=device) if any(temperatures) else None
         row_B = torch.arange(len(lens_B), device=device)
         done_B = torch.zeros_like(row_B, dtype=torch.bool)
         return cls(row_B, lens_B, done_B, temperature_B, int(lens_B.max()), keys, values)
 
-    def see_prompt(
-        self, layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, *, begin: int, rows: int
-    ) -> Tensor:
+    def see_prompt(self, layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, *, begin: int, rows: int) -> Tensor:
         q, k, v = (x.view(rows, -1, *x.shape[1:]).transpose(1, 2) for x in (q_NHD, k_NKD, v_NKD))
         self.keys[layer][begin : begin + rows, :, : k.shape[2]] = k
         self.values[layer][begin : begin + rows, :, : v.shape[2]] = v
@@ -169,7 +169,9 @@ class _State:
         """Drop rows that are done where they are many; how many still write."""
         live_B = (~self.done_B).nonzero().squeeze(1)
         if 0 < len(live_B) < SHRINK_BELOW * len(self.done_B):
-            self.row_B, self.lens_B, self.done_B = (x.index_select(0, live_B) for x in (self.row_B, self.lens_B, self.done_B))
+            self.row_B, self.lens_B, self.done_B = (
+                x.index_select(0, live_B) for x in (self.row_B, self.lens_B, self.done_B)
+            )
             self.longest = int(self.lens_B.max())
             if self.temperature_B is not None:
                 self.temperature_B = self.temperature_B.index_select(0, live_B)

@@ -18,7 +18,7 @@ RENAME = (
     "Rename `{old}` to `{new}` in this code and give me the complete code.\n\n{block}",
     "In the following code, change the name {old} to {new} everywhere. Do not change anything else.\n\n{block}",
     "Please rename the {kind} `{old}` to `{new}`. Return the full code.\n\n{block}",
-    "Rename the {kind} `{old}` to `{new}` in the Python code below and return all of it, with no other change.\n\n{block}",
+    "Rename the {kind} `{old}` to `{new}` in the Python code below. Give back all of it.\n\n{block}",
     "{block}\n\nReplace `{old}` with `{new}` in the code above and print the whole result.",
 )
 RESTYLE = (

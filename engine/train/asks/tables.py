@@ -30,7 +30,9 @@ def _cell(head: str, words: list[str], rng: random.Random) -> str:
     if head in ("price", "count", "size", "score"):
         return str(rng.randint(1, 999))
     if head in ("year", "date"):
-        return str(rng.randint(1950, 2025)) if head == "year" else f"2024-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
+        return (
+            str(rng.randint(1950, 2025)) if head == "year" else f"2024-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
+        )
     return rng.choice(words).capitalize() if head in ("name", "city", "owner") else rng.choice(words)
 
 

@@ -25,7 +25,9 @@ NAMES = {
     "eagle3": {"fc.weight", "norm.weight", "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"}
     | {f"midlayer.{name}" for name in BLOCK},
     "eagle1": {"fc.weight", "fc.bias"} | {f"layers.0.{name}" for name in BLOCK},
-    "medusa": {f"{head}.{layer}.linear.{kind}" for head in range(3) for layer in range(2) for kind in ("weight", "bias")},
+    "medusa": {
+        f"{head}.{layer}.linear.{kind}" for head in range(3) for layer in range(2) for kind in ("weight", "bias")
+    },
     "mtp": {f"layers.0.{name}" for name in BLOCK | {"input_layernorm.weight", "enorm.weight", "hnorm.weight"}}
     | {"layers.0.eh_proj.weight", "layers.0.shared_head.norm.weight"},
     "draft": {f"model.layers.{layer}.{name}" for layer in range(2) for name in BLOCK | {"input_layernorm.weight"}}
