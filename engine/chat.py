@@ -17,7 +17,8 @@ class ChatTemplate:
     """A template in Hugging Face's dialect, run in a sandbox: a model file is data, not trusted code."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self.source = source
+        self.tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._template = _compile(source)
 
     def render(self, messages: Messages) -> str:
@@ -28,7 +29,7 @@ class ChatTemplate:
             if "role" not in message or "content" not in message:
                 raise ValueError(f"message {dict(message)!r} is not valid: it needs `role` and `content`")
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._tokens)
+            return self._template.render(messages=messages, add_generation_prompt=True, **self.tokens)
         except TemplateError as error:
             raise ValueError(f"the model's chat template refuses these messages: {error}") from error
 

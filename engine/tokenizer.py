@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import tokenizers
 
@@ -63,6 +65,22 @@ class Tokenizer:
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         return [self._bos_id, *ids] if self._bos_id is not None and ids[:1] != [self._bos_id] else ids
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, as a Hugging Face folder has them."""
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        if self._bos_id is not None and backend.post_processor is None:
+            first = backend.id_to_token(self._bos_id)
+            backend.post_processor = tokenizers.processors.TemplateProcessing(
+                single=f"{first} $A", special_tokens=[(first, self._bos_id)]
+            )
+        if backend.decoder is None:
+            backend.decoder = tokenizers.decoders.ByteLevel()
+        backend.save(str(folder / "tokenizer.json"))
+        settings: dict[str, object] = {}
+        if self._chat_template is not None:
+            settings = {"chat_template": self._chat_template.source} | self._chat_template.tokens
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def apply_chat(self, messages: Messages) -> str:
         """The prompt text for chat messages, up to where the assistant answers."""

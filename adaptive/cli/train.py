@@ -38,6 +38,7 @@ From = Annotated[
     typer.Option("--from", help="Folder of a drafter to go on from; `shipped` is the package's own where it has one."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what was interrupted in --out.")]
+Joint = Annotated[bool, typer.Option("--joint", help="With medusa: tune a copy of the model too (Medusa-2).")]
 Length = Annotated[int, typer.Option("--length", min=16, help="Tokens a piece of text is cut into.")]
 BatchTokens = Annotated[int, typer.Option("--batch-tokens", min=64, help="Tokens a step.")]
 DraftVocab = Annotated[
@@ -55,6 +56,7 @@ def train(
     minutes: Minutes = 10.0,
     start: From = SHIPPED,
     resume: Resume = False,
+    joint: Joint = False,
     length: Length = 256,
     batch_tokens: BatchTokens = 2048,
     draft_vocab: DraftVocab = 8192,
@@ -68,6 +70,8 @@ def train(
     """Train a drafter for a model, and measure on text it has not seen how often it is right."""
     if method not in METHODS:
         raise UsageError(f"--method: {method!r} is not known; choose from {', '.join(METHODS)}")
+    if joint and method != "medusa":
+        raise UsageError(f"--joint: only --method medusa tunes the model with its heads, not {method}")
     sources = data or ["self"]
     _check_sources(sources)
     if not resume and (out / "config.json").exists():
@@ -87,6 +91,7 @@ def train(
         draft_vocab=draft_vocab,
         rate=rate,
         seed=seed,
+        joint=joint,
     )
     outcome = _run(recipe, device, threads)
     _show(outcome, method, json=json)

@@ -13,6 +13,7 @@ from engine.train.drafter import TrainableDrafter
 from engine.train.eagle1 import Eagle1
 from engine.train.eagle3 import Eagle3
 from engine.train.medusa import Medusa
+from engine.train.medusa2 import Medusa2
 from engine.train.mtp import Mtp
 
 METHODS = ("eagle1", "eagle3", "medusa", "mtp", "draft")
@@ -21,13 +22,17 @@ RATE_SHARES = {"draft": 0.7}  # it begins as parts of the target, which large st
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many steps EAGLE-3 and MTP are unrolled through, how many heads and layers the others have."""
+    """How many steps EAGLE-3 and MTP are unrolled through, how many heads and layers the others have.
+
+    `joint` tunes the target's layers with Medusa's heads.
+    """
 
     eagle_depth: int = 5
     mtp_depth: int = 4
     medusa_heads: int = 4
     medusa_layers: int = 2
     draft_layers: int = 2
+    joint: bool = False
 
 
 def build_drafter(
@@ -39,6 +44,8 @@ def build_drafter(
         return Eagle3(config, length, sizes.eagle_depth)
     if method == "eagle1":
         return Eagle1(config, length)
+    if method == "medusa" and sizes.joint:
+        return Medusa2(config, weights, length, sizes.medusa_heads, sizes.medusa_layers)
     if method == "medusa":
         return Medusa(config, sizes.medusa_heads, sizes.medusa_layers)
     if method == "mtp":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,13 +20,15 @@ class TrainableDrafter(nn.Module, ABC):
     """A drafter that recomputes whole sequences.
 
     `method` is its name on the command line, `taps` the target's layers it reads, `depth` how many steps it is trained
-    through (a draft model needs one: its steps are all alike).
+    through (a draft model needs one: its steps are all alike). Parameters whose names begin as in `slow` take that part
+    of the step size.
     """
 
     method: str
     taps: tuple[int, ...] = ()
     depth: int = 1
     guess_weight: float = 1.0
+    slow: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def outputs(self, lesson: Lesson, depth: int) -> list[Tensor]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.models.config import ModelConfig
+from engine.train.backbone_files import rope_settings
 from engine.train.draft_vocab import DraftVocab
 from engine.train.drafter import TrainableDrafter
 
@@ -54,7 +55,7 @@ def drafter_config(drafter: TrainableDrafter, config: ModelConfig, vocab: DraftV
         "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_theta,
     }
-    return dict(drafter.settings()) | sizes | {"target": target}
+    return dict(drafter.settings()) | sizes | rope_settings(config) | {"target": target}
 
 
 def load_drafter(folder: Path, drafter: TrainableDrafter) -> DraftVocab:

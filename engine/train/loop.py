@@ -72,7 +72,6 @@ class Pupil:
 
     drafter: TrainableDrafter
     optimizer: torch.optim.AdamW
-    rate_share: float = 1.0
     best_tau: float = -math.inf
     best: dict[str, Tensor] = field(default_factory=dict)
     stale: int = 0
@@ -90,7 +89,7 @@ class Pupil:
         if not math.isfinite(float(norm)):
             return
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * self.rate_share
+            group["lr"] = rate * group["share"]
         self.optimizer.step()
 
     def judge(self, tau: float) -> None:
@@ -145,14 +144,14 @@ class Training:
 
     def _pupil(self, drafter: TrainableDrafter, rate_share: float) -> Pupil:
         drafter.to(self.school.device)
-        matrices = [one for one in drafter.parameters() if one.ndim > 1]
-        others = [one for one in drafter.parameters() if one.ndim <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": self.plan.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+        for name, one in drafter.named_parameters():
+            share = next((share for prefix, share in drafter.slow.items() if name.startswith(prefix)), 1.0)
+            decay = self.plan.weight_decay if one.ndim > 1 else 0.0
+            groups.setdefault((share * rate_share, decay), []).append(one)
+        listed = [{"params": some, "share": key[0], "weight_decay": key[1]} for key, some in groups.items()]
         fused = self.school.device.type == "cuda"
-        return Pupil(drafter, torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=fused), rate_share)
+        return Pupil(drafter, torch.optim.AdamW(listed, lr=0.0, betas=(0.9, 0.95), fused=fused))
 
     def run(self, folder: Path | None = None) -> None:
         """Until the time is spent or nothing improves; the drafters end as they were at their best look.

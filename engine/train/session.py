@@ -12,6 +12,7 @@ import torch
 from engine.models.checkpoint import Checkpoint
 from engine.train.asks.ask import Guard
 from engine.train.asks.snippets import standard_library
+from engine.train.backbone_files import save_backbone
 from engine.train.build import RATE_SHARES, Sizes, build_drafter
 from engine.train.card import CardFacts, write_card
 from engine.train.corpus import Corpus, clip
@@ -20,15 +21,21 @@ from engine.train.drafter import TrainableDrafter
 from engine.train.evaluate import Acceptance, evaluate
 from engine.train.files import load_drafter, read_settings, save_drafter
 from engine.train.loop import Look, Plan, Training
+from engine.train.medusa2 import Medusa2
 from engine.train.plot import plot_history
 from engine.train.school import School
 from engine.train.self_written import SelfWritten
 from engine.train.teacher import Teacher
-from engine.train.texts import continued, cut, read_texts
+from engine.train.texts import ANSWER_TOKENS, continued, cut, read_texts
 from engine.train.writer import Writer
 
 SELF = "self"
+JOINT_NOTE = (
+    "Heads and model were tuned together (Medusa-2): use them with the model in `backbone/`. Acceptance is measured on "
+    "what the untuned model wrote."
+)
 TEXT = "text.npz"
+BACKBONE = "backbone"
 WRITING_SHARE = 0.45  # of the time, where the target writes its own text
 PROMPT_TOKENS = 448
 FEWEST_PIECES, SHORTEST_PIECE = 40, 32
@@ -40,7 +47,7 @@ class Recipe:
     """What to train, from what, for how long. `data` holds `self`, folders, text files and `.npz` files.
 
     `start` is the folder of a drafter to begin with, `writing_rows` the answers that the target writes at a time,
-    `licence` what the card says of the result.
+    `licence` what the card says of the result. `joint` tunes the target with Medusa's heads and writes it beside them.
     """
 
     method: str
@@ -59,12 +66,17 @@ class Recipe:
     seed: int = 0
     licence: str = "Apache-2.0"
     modules: int = 260
+    joint: bool = False
 
-    @property
-    def context(self) -> int:
-        """The longest sequence anything here reads."""
+    def context(self, limit: int) -> int:
+        """The longest sequence anything here reads. ValueError where the model's `limit` is below it."""
         own = SELF in self.data or any(name.endswith(".npz") for name in self.data)
-        return max(self.length, PROMPT_TOKENS + self.answer_tokens if own else 0) + 64
+        shortest = max(self.length + ANSWER_TOKENS, 2 * self.answer_tokens if own else 0)
+        if shortest > limit:
+            raise ValueError(
+                f"sequences of {shortest} tokens are above the model's context of {limit}: give a smaller --length"
+            )
+        return min(limit, max(shortest, PROMPT_TOKENS + self.answer_tokens if own else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,7 @@ def train(recipe: Recipe, checkpoint: Checkpoint, guard: Guard, listener: Listen
     `guard` knows prompts that must not be learnt from.
     """
     begun = monotonic()
-    teacher = Teacher.load(checkpoint, recipe.context, device)
+    teacher = Teacher.load(checkpoint, recipe.context(checkpoint.config.context_len), device)
     corpus = gather(recipe, teacher, guard, listener)
     drafter, vocab = make(recipe, checkpoint, corpus, teacher)
     school = School(teacher, vocab)
@@ -115,6 +127,9 @@ def train(recipe: Recipe, checkpoint: Checkpoint, guard: Guard, listener: Listen
     training.run(recipe.out)
     (after,) = evaluate(school, [drafter], held_out, recipe.batch_tokens, plan.depth)
     _keep(recipe, training, drafter, school, corpus, after)
+    if isinstance(drafter, Medusa2):
+        listener.stage(f"writing the tuned model to {recipe.out / BACKBONE}")
+        save_backbone(recipe.out / BACKBONE, drafter.backbone, checkpoint)
     before = dict(training.history[0].held_out[recipe.method])
     return Outcome(recipe.out, training.step, training.history[-1].elapsed_s, before, after)
 
@@ -131,7 +146,7 @@ def gather(recipe: Recipe, teacher: Teacher, guard: Guard, listener: Listener) -
             listener.stage("the target writes text")
             _write(corpus, recipe, teacher, writer, guard, listener)
         elif name.endswith(".npz"):
-            corpus.extend(clip(list(Corpus.load(Path(name))), recipe.context))
+            corpus.extend(clip(list(Corpus.load(Path(name))), teacher.context_len))
         else:
             listener.stage(f"reading {name}")
             texts = teacher.tokenizer.encode_many(read_texts(Path(name)))
@@ -147,10 +162,14 @@ def gather(recipe: Recipe, teacher: Teacher, guard: Guard, listener: Listener) -
 def _write(corpus: Corpus, recipe: Recipe, teacher: Teacher, writer: Writer, guard: Guard, listener: Listener) -> None:
     """Rounds of answers until their share of the time is over; at least until some are held out."""
     snippets = standard_library(recipe.seed, recipe.modules)
-    source = SelfWritten(teacher, writer, snippets, guard, recipe.seed, recipe.answer_tokens, PROMPT_TOKENS)
+    prompt_tokens = teacher.context_len - recipe.answer_tokens
+    source = SelfWritten(teacher, writer, snippets, guard, recipe.seed, recipe.answer_tokens, prompt_tokens)
     begun, seconds = monotonic(), WRITING_SHARE * 60 * recipe.minutes
     while monotonic() - begun < seconds or not all(corpus.part(held_out=kind) for kind in (False, True)):
-        corpus.extend(source.round(recipe.writing_rows))
+        documents = source.round(recipe.writing_rows)
+        if not documents:
+            raise ValueError(f"no question of ours fits into {prompt_tokens} tokens: give text of your own with --data")
+        corpus.extend(documents)
         listener.spent((monotonic() - begun) / (60 * recipe.minutes))
 
 
@@ -162,10 +181,12 @@ def make(
     own = recipe.resume and (recipe.out / "config.json").is_file()
     folder = recipe.out if own else recipe.start
     if folder is None or not (folder / "config.json").is_file():
-        drafter = build_drafter(recipe.method, checkpoint.config, checkpoint.weights, recipe.context)
+        sizes = Sizes(joint=recipe.joint)
+        drafter = build_drafter(recipe.method, checkpoint.config, checkpoint.weights, teacher.context_len, sizes)
         tokens = corpus.answer_tokens()
         return drafter, frequent_tokens(tokens, teacher.tokenizer, checkpoint.config.vocab_size, recipe.draft_vocab)
-    drafter = build_drafter(recipe.method, checkpoint.config, checkpoint.weights, recipe.context, _sizes(folder))
+    sizes = _sizes(folder, recipe.joint)
+    drafter = build_drafter(recipe.method, checkpoint.config, checkpoint.weights, teacher.context_len, sizes)
     vocab = load_drafter(folder, drafter)
     if len(vocab.index_V) != checkpoint.config.vocab_size:
         raise ValueError(
@@ -174,13 +195,14 @@ def make(
     return drafter, vocab
 
 
-def _sizes(folder: Path) -> Sizes:
+def _sizes(folder: Path, joint: bool) -> Sizes:
     """Of a drafter that is there already."""
     settings, usual = read_settings(folder), Sizes()
     return Sizes(
         medusa_heads=settings.get("medusa_num_heads", usual.medusa_heads),
         medusa_layers=settings.get("medusa_num_layers", usual.medusa_layers),
         draft_layers=settings.get("num_hidden_layers", usual.draft_layers),
+        joint=joint,
     )
 
 
@@ -209,5 +231,6 @@ def _keep(
         machine="a GPU" if school.device.type == "cuda" else "a CPU",
         text=corpus.summary(),
         acceptance={"held out": after},
+        notes=(JOINT_NOTE,) if recipe.joint else (),
     )
     write_card(recipe.out, facts, plot.name if plot else None)

@@ -55,6 +55,11 @@ class Teacher:
         return self.decoder.config
 
     @property
+    def context_len(self) -> int:
+        """Tokens a sequence can have."""
+        return self.decoder.cos.shape[0]
+
+    @property
     def device(self) -> torch.device:
         return self.decoder.embedding_VE.device
 

@@ -123,10 +123,8 @@ class _State:
     @classmethod
     def begin(cls, teacher: Teacher, lens_B: Tensor, temperatures: list[float], room: int) -> _State:
         config, dtype, device = teacher.config, teacher.decoder.dtype, lens_B.device
-        if room > teacher.decoder.cos.shape[0]:
-            raise ValueError(
-                f"prompts and answers of {room} tokens do not fit the {teacher.decoder.cos.shape[0]} tokens of context"
-            )
+        if room > teacher.context_len:
+            raise ValueError(f"prompts and answers of {room} tokens do not fit {teacher.context_len} tokens of context")
         places = -(-room // ROUND_TO) * ROUND_TO
         shape = (len(lens_B), config.num_kv_heads, places, config.head_dim)
         keys, values = (
