@@ -34,7 +34,7 @@ from engine.train.card import CardFacts, write_card
 from engine.train.corpus import Corpus, Document, clip
 from engine.train.draft_vocab import coverage, frequent_tokens
 from engine.train.drafter import TrainableDrafter
-from engine.train.evaluate import Acceptance, evaluate
+from engine.train.evaluate import Acceptance, by_task, evaluate
 from engine.train.files import save_drafter
 from engine.train.loop import Look, Plan, Training
 from engine.train.plot import plot_history
@@ -49,6 +49,7 @@ RANDOM = "random"
 LICENCE = "Apache-2.0"
 TASK_NAMES = {"free": "chat", "code-edit": "code edit", "text-edit": "text edit"}
 LAST_S = 20.0  # for the last measurement and the files
+SPARE_BYTES = 60 << 30  # of GPU memory, for what the teacher thought of batches
 MEASURED_AT_THE_END = 1000  # held-out documents
 NOTE = "Trained beside the other drafters of this target on the same text, which the target wrote."
 
@@ -195,7 +196,8 @@ def finish(shelf: Shelf, training: Training, corpus: Corpus, measured: list[Docu
     figures: dict[str, Any] = {"text": shelf.summary, "history": [look.as_json() for look in training.history]}
     found: dict[str, dict[str, dict[str, Acceptance]]] = {drafter.method: {} for drafter in drafters}
     for name, some in (("held out", held), ("built-in prompts", measured)):
-        rows = evaluate(shelf.school, drafters, some, settings.batch_tokens, training.plan.depth)
+        batches = by_task(some, settings.batch_tokens, shelf.school.device)
+        rows = evaluate(shelf.school, drafters, batches, training.plan.depth)
         for drafter, tasks in zip(drafters, rows, strict=True):
             found[drafter.method][name] = tasks
             for task, one in tasks.items():
@@ -231,7 +233,7 @@ def run(settings: Settings) -> None:
         clock.say(f"at most {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB of GPU memory so far")
         torch.cuda.empty_cache()
     vocab = frequent_tokens(corpus.answer_tokens(), teacher.tokenizer, teacher.config.vocab_size, settings.draft_vocab)
-    school = School(teacher, vocab)
+    school = School(teacher, vocab, spare_bytes=SPARE_BYTES if settings.device.startswith("cuda") else 0)
     covered = coverage(vocab, corpus.answer_tokens(held_out=True))
     clock.say(f"draft vocabulary {vocab.size}, covers {covered:.4f} of held-out text")
     drafters = make_drafters(settings, teacher, checkpoint.config, checkpoint.weights)

@@ -79,7 +79,7 @@ class Tokenizer:
         backend.save(str(folder / "tokenizer.json"))
         settings: dict[str, object] = {}
         if self._chat_template is not None:
-            settings = {"chat_template": self._chat_template.source} | self._chat_template.tokens
+            settings = {"chat_template": self._chat_template.source, **self._chat_template.tokens}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def apply_chat(self, messages: Messages) -> str:

@@ -7,7 +7,7 @@ guess, keep what is right, add the target's own token. Shapes: B sequences, T to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.train.batches import epoch
 from engine.train.corpus import Document
 from engine.train.drafter import TrainableDrafter
-from engine.train.lesson import Lesson
+from engine.train.lesson import Batch, Lesson
 from engine.train.school import School
 
 
@@ -48,16 +48,21 @@ def right_guesses(drafter: TrainableDrafter, lesson: Lesson, depth: int) -> tupl
     return right.view(B, T, depth), known.view(B, T)
 
 
-def evaluate(
-    school: School, drafters: Sequence[TrainableDrafter], documents: Sequence[Document], tokens: int, depth: int
-) -> list[dict[str, Acceptance]]:
-    """Per drafter and task, `all` first; `tokens` a batch, chains of `depth` steps."""
-    by_task: dict[str, list[Document]] = {}
+def by_task(documents: Sequence[Document], tokens: int, device: torch.device) -> dict[str, list[Batch]]:
+    """Batches of about `tokens` tokens, each of one task."""
+    found: dict[str, list[Document]] = {}
     for document in documents:
-        by_task.setdefault(document.task, []).append(document)
-    counts = [{task: Count(depth) for task in by_task} for _ in drafters]
-    for task, some in sorted(by_task.items()):
-        for batch in epoch(some, tokens, school.device):
+        found.setdefault(document.task, []).append(document)
+    return {task: list(epoch(some, tokens, device)) for task, some in sorted(found.items())}
+
+
+def evaluate(
+    school: School, drafters: Sequence[TrainableDrafter], measured: Mapping[str, Sequence[Batch]], depth: int
+) -> list[dict[str, Acceptance]]:
+    """Per drafter and task, `all` first; chains of `depth` steps."""
+    counts = [{task: Count(depth) for task in measured} for _ in drafters]
+    for task, batches in measured.items():
+        for batch in batches:
             lesson = school.lesson(batch, drafters, depth)
             for drafter, count in zip(drafters, counts, strict=True):
                 drafter.eval()

@@ -55,21 +55,55 @@ class Lesson:
         return F.linear(self.at(out_BTE, step), self.head_SE.to(out_BTE.dtype))
 
 
-@torch.no_grad()
-def prepare(
-    teacher: Teacher, vocab: DraftVocab, head_SE: Tensor, batch: Batch, taps: Collection[int], depth: int, hard: float
-) -> Lesson:
-    """Let the teacher read a batch. Positions with fewer than `depth` tokens before them are left out.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the teacher thought of a batch, small enough to be kept.
 
-    `hard` is the share of its single most likely token in what is taught; the rest is its distribution.
+    `total_R` is the logarithm of the sum over its whole vocabulary, `best_R` its likeliest token.
     """
+
+    batch: Batch
+    features: Features
+    rows_R: Tensor
+    total_R: Tensor
+    best_R: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        kept = (self.features.hidden_BTE, *self.features.taps.values(), self.batch.tokens_BT)
+        return sum(one.numel() * one.element_size() for one in kept)
+
+
+@torch.no_grad()
+def read(teacher: Teacher, batch: Batch, taps: Collection[int], depth: int) -> Reading:
+    """Let the teacher read a batch. Positions with fewer than `depth` tokens before them are not learnt from."""
     features = teacher.read(batch.tokens_BT, taps)
     rows_R = _positions(batch, depth)
     hidden_RE = features.hidden_BTE.flatten(0, 1).index_select(0, rows_R)
-    law_RS = _law(teacher, vocab, head_SE, hidden_RE, hard)
+    at_once = max(1, LOGITS_AT_ONCE.get(hidden_RE.device.type, LOGITS_AT_ONCE["cpu"]) // teacher.config.vocab_size)
+    totals, bests = [], []
+    for part in hidden_RE.split(at_once):
+        logits = teacher.decoder.logits(part)
+        totals.append(logits.logsumexp(-1) if logits.dtype == torch.float64 else logits.float().logsumexp(-1))
+        bests.append(logits.argmax(-1))
+    return Reading(batch, features, rows_R, torch.cat(totals), torch.cat(bests))
+
+
+@torch.no_grad()
+def prepare(teacher: Teacher, vocab: DraftVocab, head_SE: Tensor, reading: Reading, hard: float) -> Lesson:
+    """What is to be learnt from a reading.
+
+    `hard` is the share of the teacher's single most likely token in what is taught; the rest is its distribution.
+    """
+    batch, rows_R = reading.batch, reading.rows_R
+    hidden_RE = reading.features.hidden_BTE.flatten(0, 1).index_select(0, rows_R)
+    law_RS = (F.linear(hidden_RE, head_SE).to(reading.total_R.dtype) - reading.total_R.unsqueeze(1)).exp_()
+    best_R = vocab.index_V[reading.best_R]
+    law_RS.mul_(1 - hard)
+    law_RS.scatter_add_(1, best_R.clamp(min=0).unsqueeze(1), hard * (best_R >= 0).to(law_RS.dtype).unsqueeze(1))
     next_R = vocab.index_V[batch.tokens_BT.flatten()[rows_R + 1]]
     embedded_BTE = teacher.embed(batch.tokens_BT)
-    return Lesson(batch, features, embedded_BTE, rows_R, law_RS, next_R, head_SE)
+    return Lesson(batch, reading.features, embedded_BTE, rows_R, law_RS.to(hidden_RE.dtype), next_R, head_SE)
 
 
 def _positions(batch: Batch, depth: int) -> Tensor:
@@ -77,20 +111,6 @@ def _positions(batch: Batch, depth: int) -> Tensor:
     wanted_BT[:, -1] = False
     wanted_BT[:, :depth] = False
     return wanted_BT.flatten().nonzero().squeeze(1)
-
-
-def _law(teacher: Teacher, vocab: DraftVocab, head_SE: Tensor, hidden_RE: Tensor, hard: float) -> Tensor:
-    law = []
-    at_once = max(1, LOGITS_AT_ONCE.get(hidden_RE.device.type, 1 << 25) // teacher.config.vocab_size)
-    for part in hidden_RE.split(at_once):
-        logits = teacher.decoder.logits(part)
-        total = logits.float().logsumexp(-1, keepdim=True)
-        soft = (F.linear(part, head_SE).float() - total).exp()
-        best = vocab.index_V[logits.argmax(-1)]
-        sharp = (1 - hard) * soft
-        sharp.scatter_add_(1, best.clamp(min=0).unsqueeze(1), hard * (best >= 0).float().unsqueeze(1))
-        law.append(sharp.to(hidden_RE.dtype))
-    return torch.cat(law)
 
 
 def guess_loss(logits_RS: Tensor, law_RS: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.train.batches import epoch
 from engine.train.corpus import Document
 from engine.train.drafter import TrainableDrafter
-from engine.train.evaluate import Acceptance, evaluate
+from engine.train.evaluate import Acceptance, by_task, evaluate
 from engine.train.lesson import Batch, Lesson, guess_loss
 from engine.train.school import School
 
@@ -135,7 +135,8 @@ class Training:
             if not some:
                 raise ValueError(f"there is no text to {name}: give more, at least a few hundred sentences")
         self.school, self.plan, self.report, self.spent = school, plan, report, spent
-        self.documents, self.held_out = documents, held_out
+        self.documents = documents
+        self._measured = by_task(held_out, plan.batch_tokens, school.device)
         self.pupils = [self._pupil(drafter, (rate_shares or {}).get(drafter.method, 1.0)) for drafter in drafters]
         self.step = self.tokens = self.done_epochs = 0
         self.history: list[Look] = []
@@ -180,7 +181,7 @@ class Training:
     def look(self, folder: Path | None = None) -> None:
         """Measure on the held-out text."""
         drafters = [pupil.drafter for pupil in self.pupils]
-        found = evaluate(self.school, drafters, self.held_out, self.plan.batch_tokens, self.plan.depth)
+        found = evaluate(self.school, drafters, self._measured, self.plan.depth)
         steps = self.step - self._looked_at
         look = Look(
             step=self.step,
@@ -213,9 +214,11 @@ class Training:
         self.tokens += batch.tokens_BT.numel()
 
     def _batches(self) -> Iterator[Batch]:
+        # The same batches every time, in another order: what the teacher thought of them can be kept.
+        batches = list(epoch(self.documents, self.plan.batch_tokens, self.school.device, random.Random(self.plan.seed)))
         while True:
             rng = random.Random(f"{self.plan.seed} {self.done_epochs} {self.step}")
-            yield from epoch(self.documents, self.plan.batch_tokens, self.school.device, rng)
+            yield from rng.sample(batches, len(batches))
             self.done_epochs += 1
 
     def _rate(self, share: float) -> float:

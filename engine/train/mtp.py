@@ -41,6 +41,10 @@ class MtpLayer(Block):
         joined: Tensor = self.eh_proj(torch.cat([self.enorm(embedded_BTE), self.hnorm(hidden_BTE)], -1))
         return joined
 
+    def head_input(self, hidden_BTE: Tensor) -> Tensor:
+        normed: Tensor = self.shared_head.norm(hidden_BTE)
+        return normed
+
 
 class Mtp(TrainableDrafter):
     """The block's output, before the head's norm, is the next step's feature."""
@@ -54,10 +58,11 @@ class Mtp(TrainableDrafter):
 
     def outputs(self, lesson: Lesson, depth: int) -> list[Tensor]:
         layer = self.layers[0]
+        assert isinstance(layer, MtpLayer)
         hidden_BTE, past, outputs = lesson.features.hidden_BTE, Past(), []
         for step in range(depth):
             hidden_BTE = layer(layer.join(lesson.embedded(1 + step), hidden_BTE), past)
-            outputs.append(layer.shared_head.norm(hidden_BTE))
+            outputs.append(layer.head_input(hidden_BTE))
         return outputs
 
     def tensors(self) -> dict[str, Tensor]:

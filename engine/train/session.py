@@ -18,7 +18,7 @@ from engine.train.card import CardFacts, write_card
 from engine.train.corpus import Corpus, clip
 from engine.train.draft_vocab import DraftVocab, coverage, frequent_tokens
 from engine.train.drafter import TrainableDrafter
-from engine.train.evaluate import Acceptance, evaluate
+from engine.train.evaluate import Acceptance, by_task, evaluate
 from engine.train.files import load_drafter, read_settings, save_drafter
 from engine.train.loop import Look, Plan, Training
 from engine.train.medusa2 import Medusa2
@@ -40,6 +40,7 @@ WRITING_SHARE = 0.45  # of the time, where the target writes its own text
 PROMPT_TOKENS = 448
 FEWEST_PIECES, SHORTEST_PIECE = 40, 32
 LONGEST_LOOK_S = 60.0
+SPARE_BYTES = 1 << 30  # features of about 100,000 tokens of a small model
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def train(recipe: Recipe, checkpoint: Checkpoint, guard: Guard, listener: Listen
     teacher = Teacher.load(checkpoint, recipe.context(checkpoint.config.context_len), device)
     corpus = gather(recipe, teacher, guard, listener)
     drafter, vocab = make(recipe, checkpoint, corpus, teacher)
-    school = School(teacher, vocab)
+    school = School(teacher, vocab, spare_bytes=SPARE_BYTES)
     seconds = 60 * recipe.minutes - (0 if recipe.resume else monotonic() - begun)
     plan = Plan(
         seconds=max(seconds, 1.0),
@@ -125,7 +126,7 @@ def train(recipe: Recipe, checkpoint: Checkpoint, guard: Guard, listener: Listen
         training.resume(recipe.out)
     listener.stage("training")
     training.run(recipe.out)
-    (after,) = evaluate(school, [drafter], held_out, recipe.batch_tokens, plan.depth)
+    (after,) = evaluate(school, [drafter], by_task(held_out, recipe.batch_tokens, school.device), plan.depth)
     _keep(recipe, training, drafter, school, corpus, after)
     if isinstance(drafter, Medusa2):
         listener.stage(f"writing the tuned model to {recipe.out / BACKBONE}")

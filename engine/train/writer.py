@@ -150,11 +150,11 @@ class _State:
         mask = mask.masked_fill(hidden, float("-inf"))[:, None, None, :]
         index_B = torch.arange(len(token_B), device=token_B.device)
 
-        def attend(layer: int, q_BHD: Tensor, k_BKD: Tensor, v_BKD: Tensor) -> Tensor:
+        def attend(layer: int, q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
             keys, values = self.keys[layer], self.values[layer]
-            keys[index_B, :, self.lens_B] = k_BKD
-            values[index_B, :, self.lens_B] = v_BKD
-            q = fold_groups(q_BHD.unsqueeze(1), k_BKD.shape[1])
+            keys[index_B, :, self.lens_B] = k_NKD
+            values[index_B, :, self.lens_B] = v_NKD
+            q = fold_groups(q_NHD.unsqueeze(1), k_NKD.shape[1])
             out = F.scaled_dot_product_attention(q, keys[:, :, :reach], values[:, :, :reach], attn_mask=mask)
             return unfold_groups(out, 1)
 

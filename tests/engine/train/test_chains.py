@@ -13,7 +13,7 @@ from engine.train.drafter import TrainableDrafter
 from engine.train.eagle1 import Eagle1
 from engine.train.eagle3 import Eagle3
 from engine.train.lesson import Lesson
-from engine.train.mtp import Mtp
+from engine.train.mtp import Mtp, MtpLayer
 from tests.engine.train.tiny_school import lesson_of, random_documents, tiny_drafter, tiny_school
 
 DEPTH = 3
@@ -26,8 +26,9 @@ def one_step(drafter: TrainableDrafter, embedded: Tensor, feature: Tensor) -> tu
         return hidden, drafter.norm(hidden)
     if isinstance(drafter, Mtp):
         layer = drafter.layers[0]
+        assert isinstance(layer, MtpLayer)
         hidden = layer(layer.join(embedded, feature), Past())
-        return hidden, layer.shared_head.norm(hidden)
+        return hidden, layer.head_input(hidden)
     assert isinstance(drafter, Eagle1)
     hidden = drafter.layers[0](drafter.fc(torch.cat([embedded, feature], -1)), Past())
     return hidden, hidden
@@ -35,7 +36,8 @@ def one_step(drafter: TrainableDrafter, embedded: Tensor, feature: Tensor) -> tu
 
 def first_features(drafter: TrainableDrafter, lesson: Lesson) -> Tensor:
     if isinstance(drafter, Eagle3):
-        return drafter.fc(torch.cat([lesson.features.taps[layer] for layer in drafter.taps], -1))
+        fused: Tensor = drafter.fc(torch.cat([lesson.features.taps[layer] for layer in drafter.taps], -1))
+        return fused
     return lesson.features.hidden_BTE
 
 

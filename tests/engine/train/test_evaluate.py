@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.train.evaluate import Count, evaluate
+from engine.train.evaluate import Count, by_task, evaluate
 from tests.engine.train.tiny_school import random_documents, tiny_drafter, tiny_school
 
 
@@ -53,7 +53,7 @@ def test_a_drafter_that_is_the_target_is_always_right() -> None:
     copy = DraftModel(CONFIG, CONTEXT, CONFIG.num_layers).double()
     copy.copy_layers(weights(), range(CONFIG.num_layers))
     other = tiny_drafter("medusa")
-    same, fresh = evaluate(school, [copy, other], documents, 64, 4)
+    same, fresh = evaluate(school, [copy, other], by_task(documents, 64, school.device), 4)
     assert list(same) == ["all", "chat", "code"]
     assert same["all"].alpha == (1, 1, 1, 1)
     assert same["all"].tau == pytest.approx(5, abs=1)
@@ -64,7 +64,7 @@ def test_a_drafter_that_is_the_target_is_always_right() -> None:
 def test_tokens_outside_the_vocabulary_are_never_right() -> None:
     school = tiny_school(tokens=10)
     documents = [one for one in random_documents(4, 40) if (one.ids[10:] >= 10).all() or True]
-    (found,) = evaluate(school, [tiny_drafter("medusa")], documents, 256, 3)
+    (found,) = evaluate(school, [tiny_drafter("medusa")], by_task(documents, 256, school.device), 3)
     inside = np.concatenate([one.ids[one.answer_start :] < 10 for one in documents]).mean()
     assert found["all"].alpha[0] <= inside
     assert torch.equal(school.vocab.ids_S, torch.arange(10))

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
+from engine.train.batches import pad
 from engine.train.corpus import Document
 from engine.train.lesson import guess_loss
-from tests.engine.train.tiny_school import CONFIG, lesson_of, tiny_drafter, tiny_school
+from engine.train.school import School
+from engine.train.teacher import Features, Teacher
+from tests.engine.train.tiny_school import (
+    CONFIG,
+    lesson_of,
+    random_documents,
+    tiny_drafter,
+    tiny_school,
+    tiny_teacher,
+)
 
 DEPTH = 3
 
@@ -40,3 +53,25 @@ def test_the_loss_is_least_for_the_law_itself() -> None:
     torch.testing.assert_close(best, -(law * normed.log()).sum())
     assert guess_loss(torch.zeros(1, 3), law) > best
     assert guess_loss(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+
+
+def test_a_batch_that_comes_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    original = Teacher.read
+
+    def counted(self: Teacher, *args: Any) -> Features:
+        reads.append(1)
+        return original(self, *args)
+
+    monkeypatch.setattr(Teacher, "read", counted)
+    drafter, batch = tiny_drafter("eagle3"), pad(random_documents(2, 20), "cpu")
+    school = School(tiny_teacher(), tiny_school().vocab, spare_bytes=1 << 20)
+    first, second = (school.lesson(batch, [drafter], DEPTH) for _ in range(2))
+    assert len(reads) == 1
+    torch.testing.assert_close(first.law_RS, second.law_RS)
+    school.lesson(pad(random_documents(2, 20), "cpu"), [drafter], DEPTH)
+    assert len(reads) == 2
+    forgetful = tiny_school()
+    for _ in range(2):
+        forgetful.lesson(batch, [drafter], DEPTH)
+    assert len(reads) == 4
