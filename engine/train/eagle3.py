@@ -22,8 +22,11 @@ FUSION = "fc.weight"
 
 
 def tapped_layers(num_layers: int) -> tuple[int, int, int]:
-    """Low, middle, high: the layers before which the residual stream is read."""
-    return (min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0))
+    """Low, middle, high: the layers before which the residual stream is read.
+
+    The first is never 1, by which some readers recognise lists that count a layer's output as its own.
+    """
+    return (2 if num_layers > 2 else 0, num_layers // 2, max(num_layers - 3, 0))
 
 
 class MidLayer(nn.Module):
