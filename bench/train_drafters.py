@@ -121,7 +121,13 @@ def write_text(settings: Settings, teacher: Teacher, clock: Clock) -> tuple[Corp
         corpus.extend(clip(list(Corpus.load(path)), settings.length))
     while monotonic() - begun + longest < settings.write_s:
         round_begun = monotonic()
-        documents = source.round(2 * settings.rows)
+        try:
+            documents = source.round(2 * writer.rows)
+        except torch.OutOfMemoryError:
+            writer.rows //= 2
+            clock.say(f"out of GPU memory: {writer.rows} rows from here on")
+            torch.cuda.empty_cache()
+            continue
         corpus.extend(documents)
         took = monotonic() - round_begun
         longest = max(longest, took)
