@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo"}
@@ -82,6 +83,8 @@ def _read_module(path: Path, name: str) -> tuple[list[Function], list[Paragraph]
 
 
 def _reference() -> Iterator[Paragraph]:
+    if find_spec("pydoc_data") is None:
+        return  # some systems package it apart
     for topic, text in sorted(import_module("pydoc_data.topics").topics.items()):
         yield from (Paragraph(part, f"topics.{topic}") for part in _paragraphs(text))
 
