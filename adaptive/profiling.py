@@ -88,6 +88,9 @@ class Stopwatch:
     def extend(self, progress: DraftProgress) -> BoolArray:
         return np.ones(len(progress.rows), np.bool_)
 
+    def trim(self, progress: DraftProgress) -> None:
+        """All that was drafted is verified."""
+
     def report(self, report: StepReport) -> None:
         view = self._views.pop(report.step, None)
         if view is None or report.gamma != self.gamma or len(report.rows) != self.batch:

@@ -12,6 +12,7 @@ from adaptive.contract import BoolArray, Decision, DraftProgress, DraftStop, Int
 from adaptive.requests import Request, Sampling
 from engine.config import token_buckets
 from engine.core import LLMEngine
+from engine.drafters import DraftKey
 from engine.step import DecodeStep, StepKey
 from tests.engine.steering import Steering, expected_drafts, expected_split
 from tests.engine.test_model_drafter import FAR, ITSELF, NEAR
@@ -189,7 +190,7 @@ def test_no_piece_is_launched_that_no_row_wants(backend: str, late: int, monkeyp
     ran: list[int] = []
     draft = DecodeStep.draft
 
-    def noted(step: DecodeStep, key: StepKey, position: int = 0) -> None:
+    def noted(step: DecodeStep, key: DraftKey, position: int = 0) -> None:
         ran.append(position)
         draft(step, key, position)
 
