@@ -120,12 +120,18 @@ def _task_table(summaries: list[ArmSummary]) -> Table:
 
 
 def _peer_table(comparisons: list[Comparison]) -> Table:
-    rows = [
-        [one.task or "all of them", one.peer, one.policy, f"{number(one.ratio.median, 2)}x", _range(one.ratio)]
-        for one in comparisons
-    ]
-    title = "Against others (tokens/s of ours over theirs within the same repeat)"
-    return table(title, ["task", "theirs", "ours", "ratio", "min–max"], rows, left=3)
+    """A line for each task and peer, a column for each of our arms."""
+    ours = list(dict.fromkeys(one.policy for one in comparisons))
+    lines: dict[tuple[str, str], dict[str, Ratio]] = {}
+    for one in comparisons:
+        lines.setdefault((one.task or "all of them", one.peer), {})[one.policy] = one.ratio
+    rows = [[*names, *(_with_range(ratios[policy]) for policy in ours)] for names, ratios in lines.items()]
+    title = "Against others (tokens/s of ours over theirs within the same repeat: median, min–max)"
+    return table(title, ["task", "theirs", *ours], rows, left=2)
+
+
+def _with_range(ratio: Ratio) -> str:
+    return f"{number(ratio.median, 2)}x ({_range(ratio)})"
 
 
 def _range(ratio: Ratio) -> str:
