@@ -33,6 +33,7 @@ from policies.goodput import Choice, Outlook, choose, strain
 from policies.probes import Probes
 from policies.rows import sampled_rows
 
+SILENT_AFTER = 8  # steps that drafted and told no confidence, after which none is expected
 TRUSTED_AFTER = 16  # timed steps before the prediction error is held against a model
 SHARE_RATE = 0.1
 PROBE_MEMORY = 8.0  # draft tokens that what was learnt before a probe counts for at most
@@ -116,6 +117,7 @@ class AdaSpec:
         self._gamma: int | None = None
         self._batch = 0
         self._probes = Probes()
+        self._silent, self._heard = 0, False
         self._drafting: Drafting | None = None
         self._greedy_B: BoolArray = np.zeros(0, np.bool_)
 
@@ -129,7 +131,7 @@ class AdaSpec:
     @property
     def degraded(self) -> str | None:
         """Why acceptance is measured rather than foretold, None where it is foretold."""
-        return None if self._confident else "no drafter here tells its confidence: acceptance is measured instead"
+        return None if self._foretold else "no drafter here tells its confidence: acceptance is measured instead"
 
     @property
     def prediction_error(self) -> float:
@@ -189,9 +191,9 @@ class AdaSpec:
         elif self._probing(view, choice):
             choice = choice._replace(place=1, reason="probe")
         self._gamma = self._offered[choice.place]
-        if self._stepwise and self._gamma:
+        if self._stepwise and self._foretold and self._gamma:
             return self._start_drafting(view, tracker, rates_M, choice)
-        reason = "degraded" if choice.reason == "goodput" and not self._confident else choice.reason
+        reason = "degraded" if choice.reason == "goodput" and not self._foretold else choice.reason
         return Decision(self._gamma, drafter=self.drafter, reason=reason)
 
     def extend(self, progress: DraftProgress) -> BoolArray:
@@ -200,6 +202,7 @@ class AdaSpec:
         confidence_B = progress.signals.get("top_prob")
         if drafting is None or confidence_B is None:
             return np.full(len(progress.rows), progress.position + 1 < (self._gamma or 0))
+        self._heard = True
         chances_B = self._reliability.apply(confidence_B) if self.calibrate else confidence_B
         more_B = drafting.extend(chances_B)
         self._running.add_at(progress.position, drafting.newest_sum, drafting.newest_count)
@@ -255,7 +258,12 @@ class AdaSpec:
 
     def _rates(self) -> FloatArray:
         """Chance of each position to stand once those before it do `[M]`."""
-        return self._running.rates if self._confident else self._measured.rates
+        return self._running.rates if self._foretold else self._measured.rates
+
+    @property
+    def _foretold(self) -> bool:
+        """Whether confidences are told, as the engine declared: a drafter in use may lack what another has."""
+        return self._confident and self._silent < SILENT_AFTER
 
     def _probing(self, view: StepView, choice: Choice) -> bool:
         """Whether to draft one token although it is not expected to pay; what was learnt before then counts little."""
@@ -321,6 +329,8 @@ class AdaSpec:
         if not self._stepwise:  # there the depth was ours to choose
             self._reach.learn(report.drafted[drafted_B], min(report.gamma, len(self._reach.values)))
         signal_BG = None if report.signals is None else report.signals.get("top_prob")
+        self._silent = 0 if self._heard or signal_BG is not None else self._silent + 1
+        self._heard = False
         if signal_BG is not None:
             chosen = sampled_rows(drafted_B, report.step)
             self._learn_confidence(

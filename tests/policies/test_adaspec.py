@@ -136,6 +136,15 @@ def test_missing_signals_fall_back_on_the_depth_planned() -> None:
     assert more == [True, False, False]  # two were planned
 
 
+def test_confidence_that_never_comes_is_not_waited_for() -> None:
+    policy = bound(STEPWISE)
+    assert policy.degraded is None
+    decision = live(policy, 0.95)
+    assert policy.degraded is not None
+    assert decision.reason == "degraded"
+    assert policy.survival[0] > 0.85
+
+
 def test_trimming_is_offered_for_greedy_rows_alone() -> None:
     caps = replace(STEPWISE, ragged=True, packed_widths=(2, 4, 8, 16))
     policy = bound(caps, AdaSpec(trim=True, calibrate=False))
