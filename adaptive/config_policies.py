@@ -91,7 +91,7 @@ class AdaSpecSection(BaseModel):
     drafter: str | None = None
     calibrate: bool = True
     pooled: bool = False
-    window: PositiveInt | None = 200
+    window: PositiveInt | None = 50
     hysteresis: NonNegativeFloat = 0.01
     error_bound: NonNegativeFloat = 0.5
     look_ahead: bool = True

@@ -21,7 +21,7 @@ from adaptive.contract import (
     StepReport,
     StepView,
 )
-from policies.acceptance import MeasuredSurvival, Reach, Reliability, RunningConfidence
+from policies.acceptance import WINDOW, MeasuredSurvival, Reach, Reliability, RunningConfidence
 from policies.classes import ClassShares
 from policies.cost import StepCost
 from policies.cost_online import OnlineCost
@@ -30,12 +30,13 @@ from policies.cost_tracker import CostTracker, sample_of
 from policies.drafting import Drafting
 from policies.ema import EmaTiers
 from policies.goodput import Choice, Outlook, choose, strain
+from policies.probes import Probes
 from policies.rows import sampled_rows
 
+SILENT_AFTER = 8  # steps that drafted and told no confidence, after which none is expected
 TRUSTED_AFTER = 16  # timed steps before the prediction error is held against a model
 SHARE_RATE = 0.1
-PROBE_EVIDENCE = 4.0  # with fewer draft tokens to go by, a guess must not keep drafting off for ever
-PROBE_EVERY = 64  # steps between two probes at least
+PROBE_MEMORY = 8.0  # draft tokens that what was learnt before a probe counts for at most
 
 
 class AdaSpec:
@@ -71,7 +72,7 @@ class AdaSpec:
         drafter: str | None = None,
         calibrate: bool = True,
         pooled: bool = False,
-        window: float | None = 200.0,
+        window: float | None = WINDOW,
         hysteresis: float = 0.01,
         error_bound: float = 0.5,
         look_ahead: bool = True,
@@ -107,7 +108,7 @@ class AdaSpec:
         self._tracker: CostTracker | None = None
         self._online: OnlineCost | None = None
         self._ema = EmaTiers()
-        self._measured = MeasuredSurvival(positions, window=self.window or 200.0)
+        self._measured = MeasuredSurvival(positions, window=self.window or WINDOW)
         self._running = RunningConfidence(positions, pooled=self.pooled, window=self.window)
         self._reliability = Reliability()
         self._reach = Reach(positions)
@@ -115,7 +116,8 @@ class AdaSpec:
         self._share = 1.0  # of the rows that may draft, those that found something to draft
         self._gamma: int | None = None
         self._batch = 0
-        self._probed_at = -PROBE_EVERY
+        self._probes = Probes()
+        self._silent, self._heard = 0, False
         self._drafting: Drafting | None = None
         self._greedy_B: BoolArray = np.zeros(0, np.bool_)
 
@@ -129,7 +131,7 @@ class AdaSpec:
     @property
     def degraded(self) -> str | None:
         """Why acceptance is measured rather than foretold, None where it is foretold."""
-        return None if self._confident else "no drafter here tells its confidence: acceptance is measured instead"
+        return None if self._foretold else "no drafter here tells its confidence: acceptance is measured instead"
 
     @property
     def prediction_error(self) -> float:
@@ -184,12 +186,14 @@ class AdaSpec:
         choice = choose(outlook, self._gamma, self.hysteresis)
         if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
             choice = choice._replace(place=0, reason="no_gain")
-        if choice.reason == "no_gain" and self._probing(view, choice):
+        if choice.place:
+            self._probes.drafts()
+        elif self._probing(view, choice):
             choice = choice._replace(place=1, reason="probe")
         self._gamma = self._offered[choice.place]
-        if self._stepwise and self._gamma:
+        if self._stepwise and self._foretold and self._gamma:
             return self._start_drafting(view, tracker, rates_M, choice)
-        reason = "degraded" if choice.reason == "goodput" and not self._confident else choice.reason
+        reason = "degraded" if choice.reason == "goodput" and not self._foretold else choice.reason
         return Decision(self._gamma, drafter=self.drafter, reason=reason)
 
     def extend(self, progress: DraftProgress) -> BoolArray:
@@ -198,6 +202,7 @@ class AdaSpec:
         confidence_B = progress.signals.get("top_prob")
         if drafting is None or confidence_B is None:
             return np.full(len(progress.rows), progress.position + 1 < (self._gamma or 0))
+        self._heard = True
         chances_B = self._reliability.apply(confidence_B) if self.calibrate else confidence_B
         more_B = drafting.extend(chances_B)
         self._running.add_at(progress.position, drafting.newest_sum, drafting.newest_count)
@@ -233,6 +238,7 @@ class AdaSpec:
             share = min(len(rows) / max(self._batch, 1), 1.0)
             self._measured.ease(share)
             self._running.ease(share)
+            self._probes.ease(share)
 
     def clone(self) -> Self:
         return type(self)(
@@ -252,17 +258,21 @@ class AdaSpec:
 
     def _rates(self) -> FloatArray:
         """Chance of each position to stand once those before it do `[M]`."""
-        return self._running.rates if self._confident else self._measured.rates
+        return self._running.rates if self._foretold else self._measured.rates
+
+    @property
+    def _foretold(self) -> bool:
+        """Whether confidences are told, as the engine declared: a drafter in use may lack what another has."""
+        return self._confident and self._silent < SILENT_AFTER
 
     def _probing(self, view: StepView, choice: Choice) -> bool:
-        """Whether to draft one token although it is not expected to pay, because next to nothing is known."""
-        if not self.look_ahead or len(self._offered) < 2 or not choice.allowed_G[1]:
+        """Whether to draft one token although it is not expected to pay; what was learnt before then counts little."""
+        possible = self.look_ahead and len(self._offered) > 1 and bool(choice.allowed_G[1])
+        if not possible or self._drafting_rows(view)[1] == 0 or not self._probes.due(view.step):
             return False
-        evidence = (self._running if self._confident else self._measured).evidence
-        if evidence >= PROBE_EVIDENCE or view.step - self._probed_at < PROBE_EVERY:
-            return False
-        self._probed_at = view.step
-        return self._drafting_rows(view)[1] > 0
+        self._measured.forget_to(PROBE_MEMORY)
+        self._running.forget_to(PROBE_MEMORY)
+        return True
 
     def _fall_back(self, view: StepView, reason: str) -> Decision:
         decision = self._ema.decide(view)
@@ -319,6 +329,8 @@ class AdaSpec:
         if not self._stepwise:  # there the depth was ours to choose
             self._reach.learn(report.drafted[drafted_B], min(report.gamma, len(self._reach.values)))
         signal_BG = None if report.signals is None else report.signals.get("top_prob")
+        self._silent = 0 if self._heard or signal_BG is not None else self._silent + 1
+        self._heard = False
         if signal_BG is not None:
             chosen = sampled_rows(drafted_B, report.step)
             self._learn_confidence(

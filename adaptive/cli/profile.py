@@ -14,6 +14,7 @@ from adaptive.cli import options as o
 from adaptive.cli.configured import ConfigFile
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import Steps, number, print_json, share, stderr, stdout, table
+from adaptive.cli.report import print_foreign_cpu
 from adaptive.cli.session import TextEngine, load
 
 if TYPE_CHECKING:
@@ -139,13 +140,14 @@ def _print(
     *,
     json: bool,
 ) -> None:
+    from adaptive.benchmark import ForeignCpu
+
     console = stderr() if json else stdout()
     console.print(_table(cost, samples, grid))
     console.print(
-        f"Median error of the fit {share(cost.error)}, at shapes left out of it {share(held_out)}; "
-        f"other processes used {share(others.foreign)} of the machine.",
-        markup=False,
+        f"Median error of the fit {share(cost.error)}, at shapes left out of it {share(held_out)}.", markup=False
     )
+    print_foreign_cpu(console, ForeignCpu(others.foreign, others.foreign))
     console.print(f"Written to {out}: use it as --policy adaspec:{out}", markup=False, soft_wrap=True)
 
 
