@@ -145,12 +145,14 @@ class LLMEngine:
     def cancel(self, request: RequestId) -> None:
         """End a request at the next step edge; unknown or finished ids are ignored, as they may just have ended."""
         sequence = self._sequences.get(request)
-        if sequence is None:
+        if sequence is None or sequence.finish_reason is not None:
             return
+        torn, self._torn = self._torn, True  # should an exception cut this short
         if sequence.row < 0:
             self.scheduler.withdraw(sequence)
         self._outputs.append(sequence.cancel())
         self._end([sequence])
+        self._torn = torn
 
     def step(self) -> Sequence[Output]:
         """Admit, prefill a chunk, decode one step. Returns what each request got since the last call."""

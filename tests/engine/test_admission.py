@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import cast
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -95,7 +96,8 @@ class Machine:
     def copy(self, source: int, target: int, count: int, drafted: int) -> None:
         assert source != target
         assert 0 <= drafted <= count
-        self.backend.write(self._state.steps_R[-1], 0)  # may be cut short, too
+        self.target.copy(source, target, count // 2)
+        self.backend.write(self._state.steps_R[-1], 0)  # where an exception may strike
         self.target.copy(source, target, count)
         self.drafter.copy(source, target, drafted)
 
@@ -289,3 +291,25 @@ class Serving(RuleBasedStateMachine):
 
 Serving.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestServing = Serving.TestCase
+
+
+def test_a_move_cut_short_makes_no_false_claim() -> None:
+    """Three contents fill the rows; a fourth request sends the newest to where the oldest is, and is cut short."""
+    serving = Serving()
+    for token in (0, 1, 2):
+        serving._submit([token] * 30, budget=1, priority=0)
+        serving.admission.run()
+        serving.admission.prefill(64)
+        serving._emit(serving.scheduler.running[0], 0, 0, [0])
+        serving._end_finished()
+    assert serving.index.held_R.tolist() == [30, 30, 30]
+    serving._submit([0, 1] * 10, budget=1, priority=0)
+    serving.machine.backend.left = 0
+    with pytest.raises(CutShortError):
+        serving.admission.run()
+    serving.machine.backend.left = UNLIMITED
+    assert serving.index.held_R.tolist().count(30) == 2, "the oldest is lost, the others stand"
+    serving.what_the_index_says_stands_in_the_caches()
+    serving.admission.run()
+    serving.what_the_index_says_stands_in_the_caches()
+    serving.teardown()

@@ -23,6 +23,7 @@ from engine.kv import KVCache
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.prefill import Prefill, PrefillKey
+from engine.prefix_copy import PrefixCopy
 from engine.sampling.distribution import Sampler
 from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepKey
@@ -92,6 +93,9 @@ def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> No
                 step.drafter.pool.take(step.state, width + 1)
     for tokens, context in [(1, 64), (8, 64), (8, 96)]:
         prefill.run(PrefillKey(tokens, context))
+    copy = PrefixCopy(step.kv, step.drafter, torch.zeros(4, dtype=torch.int64, device="meta"))
+    for context in (64, 96):
+        copy.run(context)
 
 
 META_OFFENDERS: dict[str, Callable[[Tensor], object]] = {
@@ -262,6 +266,7 @@ def buffers(engine: LLMEngine) -> dict[str, int]:
         for place, part in enumerate(parts):
             named |= {f"{place} {name}": value for name, value in vars(part).items() if isinstance(value, Tensor)}
     named |= {"logits": engine.runner._step.logits_NV, "chunk": engine.runner._prefill.chunk_3}
+    named |= {"copied rows": engine._admission._copier._copy.rows_4}
     return {name: tensor.data_ptr() for name, tensor in named.items()}
 
 

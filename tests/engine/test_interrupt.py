@@ -115,3 +115,19 @@ def test_an_interrupt_while_rows_change_hands_loses_nothing(draft: DraftModel | 
             assert all((report.accepted == report.verified).all() for report in controller.reports)
         at += 7 if at < 90 else 173
     assert reused > 30
+
+
+def test_an_interrupt_while_cancelling_still_cancels() -> None:
+    engine = tiny_engine(max_batch=1)
+    controller = Cycling((2,))
+    engine.attach(controller)
+    for name in ("first", "second"):
+        engine.submit(Request([1, 2, 3], Sampling(max_tokens=9), id=name))
+    engine.step()
+    with pytest.raises(KeyboardInterrupt), Interrupt(0):
+        engine.cancel("first")
+    engine.cancel("first")
+    outputs = [output for _ in range(12) for output in engine.step()]
+    assert [output.finish_reason for output in outputs if output.request_id == "first"] == ["cancelled"]
+    assert len(tokens_of([output for output in outputs if output.request_id == "second"])) == 9
+    assert not engine._sequences

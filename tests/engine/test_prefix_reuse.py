@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import torch
 
 from adaptive import AdaptiveController
 from adaptive.requests import Output, Request, RequestStats, Sampling
@@ -227,19 +228,25 @@ COURSE = [
 ]
 
 
-@pytest.mark.parametrize("draft", [None, replace(NEAR, config=replace(TINY, context_len=30))], ids=["ngram", "near"])
-def test_backends_agree_and_keep_the_law(draft: DraftModel | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def course(backend: str) -> tuple[dict[str, list[int]], int]:
-        config = replace(TINY, num_layers=1)
-        engine = tiny_engine(config, max_batch=2, draft_model=draft, backend=backend)
-        engine.attach(Cycling((3, 0, 2)))
-        outputs = run_all(engine, COURSE, per_step=1)
-        return {name: tokens_of(chunks) for name, chunks in outputs.items()}, engine.counts.reused_tokens
+SHORT = replace(NEAR, config=replace(TINY, context_len=30))
+COURSE_DRAFTS = pytest.mark.parametrize("draft", [None, SHORT], ids=["ngram", "near"])
 
-    expected, reused = course("eager")
-    assert reused > 70
-    assert course("late") == (expected, reused)
-    assert course("replay") == (expected, reused)
+
+def course(draft: DraftModel | None, backend: str, device: str = "cpu") -> tuple[dict[str, list[int]], int]:
+    """What came of it, and how many tokens were reused."""
+    config = replace(TINY, num_layers=1)
+    engine = tiny_engine(config, max_batch=2, draft_model=draft, backend=backend, device=device)
+    engine.attach(Cycling((3, 0, 2)))
+    outputs = run_all(engine, COURSE, per_step=1)
+    return {name: tokens_of(chunks) for name, chunks in outputs.items()}, engine.counts.reused_tokens
+
+
+@COURSE_DRAFTS
+def test_backends_agree_and_keep_the_law(draft: DraftModel | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = course(draft, "eager")
+    assert expected[1] > 70
+    assert course(draft, "late") == expected
+    assert course(draft, "replay") == expected
     laws: list[LawfulBackend] = []
 
     def lawful(name: str, device: str) -> LawfulBackend:
@@ -247,8 +254,17 @@ def test_backends_agree_and_keep_the_law(draft: DraftModel | None, monkeypatch: 
         return laws[-1]
 
     monkeypatch.setattr("engine.core.make_backend", lawful)
-    assert course("eager") == (expected, reused)
+    assert course(draft, "eager") == expected
     assert "index_copy_" in laws[0].law.ops
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device and torch finds none")
+@COURSE_DRAFTS
+def test_graphs_agree_with_eager_on_a_gpu(draft: DraftModel | None) -> None:
+    expected = course(draft, "eager", "cuda")
+    assert expected[1] > 70
+    assert course(draft, "cuda", "cuda") == expected
 
 
 def test_through_the_controller() -> None:
