@@ -78,9 +78,12 @@ class DrafterCaps:
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
+    """The largest tree: levels, nodes on one level, nodes in all. `dynamic`: also trees whose shape the device finds."""
+
     max_depth: int
     max_width: int
     max_nodes: int
+    dynamic: bool = False
 
 
 class CostModel(Protocol):
@@ -121,7 +124,8 @@ class Needs:
     """What a policy can reach; the engine captures that and no more.
 
     `gammas` maps each batch bucket to the γ the policy may choose there. `self_paced` policies bring their own
-    dwell and hysteresis, so the guard applies none.
+    dwell and hysteresis, so the guard applies none. `trees` are prepared at every γ that reaches their depth; others
+    that the engine can hold may be decided too.
     """
 
     gammas: Mapping[int, tuple[int, ...]]
@@ -130,6 +134,7 @@ class Needs:
     acceptances: frozenset[AcceptanceKind] = frozenset({AcceptanceKind.STANDARD})
     stepwise: bool = False
     budget: bool = False
+    trees: frozenset[TreeShape] = frozenset()
     self_paced: bool = False
 
     @classmethod
@@ -201,7 +206,10 @@ class DraftStop:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """A static tree (`parents[i] < i`, root = -1), or the limits of a dynamic one."""
+    """A static tree (`parents[i] < i`, root = -1), or the limits of a dynamic one.
+
+    The first child of a node is its likeliest. A decision's γ is the tree's depth; a smaller one cuts the tree.
+    """
 
     parents: tuple[int, ...] | None = None
     depth: int = 0

@@ -67,6 +67,9 @@ def checked_needs(policy: object, needs: object, caps: Capabilities, *, allow_lo
         raise ValueError(f"{name} sets Needs.stepwise: that takes a stepwise engine and an extend method on the policy")
     if needs.budget and not (caps.verify_budget or caps.ragged):
         raise ValueError(f"{name} sets Needs.budget: the engine has neither verify budgets nor row lengths")
+    unfit = [tree for tree in needs.trees if caps.tree is None or not _tree_fits(tree, caps.tree)]
+    if unfit:
+        raise ValueError(f"{name} needs {unfit[0]}: the engine offers {caps.tree or 'no trees'}")
     lossy = sorted(kind for kind in needs.acceptances if not kind.lossless)
     if lossy and not allow_lossy:
         raise ValueError(f"{name} needs lossy acceptance {lossy}: open AdaptiveController(..., allow_lossy=True)")
@@ -251,6 +254,8 @@ def _tree(tree: object, limits: TreeLimits | None, note: Note) -> TreeShape | No
 
 def _tree_fits(tree: TreeShape, limits: TreeLimits) -> bool:
     if tree.parents is None:
+        if not limits.dynamic:
+            return False
         sizes = zip(
             (tree.depth, tree.width, tree.nodes),
             (limits.max_depth, limits.max_width, limits.max_nodes),

@@ -33,6 +33,11 @@ class CatchUp:
         self._contexts = context_buckets(config.context_len)
         self._pieces: dict[CatchUpKey, Piece] = {}
 
+    @property
+    def limit(self) -> int:
+        """Tokens of a row that the drafter's cache holds at most."""
+        return self._drafter.limit
+
     def available(self, gamma: int, batch: Sequence[RequestState]) -> IntArray:
         """Draft tokens each request will have to verify, as `RowState.available` has it once they are drafted."""
         reach = [

@@ -17,7 +17,8 @@ class EngineConfig:
 
     `prefill_chunk` bounds the prompt tokens worked on between two decode steps. `backend` runs the captured pieces:
     `eager` anywhere, `cuda` as CUDA graphs; on a CPU also `replay` (recorded and replayed) and `late` (as late as is
-    legal), which are for tests and debugging.
+    legal), which are for tests and debugging. With `max_tree_nodes` a policy may have trees of up to so many draft
+    tokens per row verified; buffers grow with it.
     """
 
     max_batch: int = 8
@@ -27,6 +28,7 @@ class EngineConfig:
     dtype: str = "float32"
     device: str = "cpu"
     backend: str = "eager"
+    max_tree_nodes: int = 0
 
     def __post_init__(self) -> None:
         on_gpu = self.device.startswith("cuda")
@@ -34,6 +36,7 @@ class EngineConfig:
             (self.max_batch >= 1, "max_batch", "at least 1"),
             (self.context_len >= 2, "context_len", "at least 2"),
             (0 <= self.max_gamma <= 64, "max_gamma", "from 0 to 64"),
+            (0 <= self.max_tree_nodes <= 256, "max_tree_nodes", "from 0 (no trees) to 256"),
             (self.prefill_chunk >= 1, "prefill_chunk", "at least 1"),
             (self.dtype in DTYPES, "dtype", f"one of {', '.join(DTYPES)}"),
             (not on_gpu or torch.cuda.is_available(), "device", "cpu: torch finds no CUDA device here"),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from adaptive.contract import AcceptanceKind, Capabilities, Controller, Needs
+from adaptive.contract import AcceptanceKind, Capabilities, Controller, Decision, Needs, TreeLimits
 from adaptive.requests import Output, Request, RequestId
 from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
-from engine.drafters import Drafter
+from engine.drafters import Drafter, TreeDrafter
 from engine.graphs import make_backend
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
@@ -27,6 +27,7 @@ from engine.scheduler import Scheduler
 from engine.step import DecodeStep
 from engine.stop import StopText
 from engine.tokenizer import Detokenizer, Tokenizer
+from engine.tree import StaticTree, TreeState, static_tree
 
 if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
@@ -57,6 +58,7 @@ class LLMEngine:
         self._tokenizer = tokenizer
         self._clock = clock
         max_gamma = drafter.caps.max_gamma if drafter else 0
+        self.max_tree_nodes = config.max_tree_nodes if isinstance(drafter, TreeDrafter) and max_gamma else 0
         self.state = RowState(config.max_batch, config.context_len, max_gamma, config.device)
         self.kv = KVCache.allocate(
             decoder.config, config.max_batch, config.context_len, config.torch_dtype, config.device
@@ -73,13 +75,15 @@ class LLMEngine:
     def _make_runner(self, max_gamma: int) -> StepRunner:
         config, vocab = self.config, self.model_config.vocab_size
         logits_dtype = torch.float64 if config.torch_dtype == torch.float64 else torch.float32
-        tokens = config.max_batch * (max_gamma + 1)
+        nodes = self.max_tree_nodes
+        trees = TreeState(config.max_batch, nodes, config.device) if nodes else None
+        tokens = config.max_batch * (max(max_gamma, nodes) + 1)
         logits_NV = torch.zeros((tokens, vocab), dtype=logits_dtype, device=config.device)
         synthetic_M = None
         if self.synthetic is not None:
             chances = self.synthetic.conditional(max_gamma)
             synthetic_M = torch.tensor(chances, dtype=torch.float64, device=config.device)
-        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M)
+        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M, trees)
         chunk_3 = torch.zeros(3, dtype=torch.int64, device=config.device)
         prefill = Prefill(self.decoder, self.kv, self.state, chunk_3)
         return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
@@ -94,11 +98,13 @@ class LLMEngine:
 
     def capabilities(self) -> Capabilities:
         drafters = {self.drafter.name: self.drafter.caps} if self.drafter else {}
+        nodes = self.max_tree_nodes
         return Capabilities(
             gammas=tuple(range(self.state.max_gamma + 1)),
             batch_buckets=doubling_buckets(self.config.max_batch),
             drafters=drafters,
             acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
+            tree=TreeLimits(self.state.max_gamma, nodes, nodes) if nodes else None,
         )
 
     def attach(self, controller: Controller) -> None:
@@ -240,12 +246,13 @@ class LLMEngine:
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
         view = self._observer.view(batch, prefill_tokens, waiting, free, matches)
         decision = controller.plan(view)
-        gamma = decision.gamma
-        feedback = self.runner.run(gamma, decision.acceptance.kind, batch)
+        tree = self._tree(decision)
+        gamma = tree.depth if tree else decision.gamma
+        feedback = self.runner.run(gamma, decision.acceptance.kind, batch, tree)
         report = self._observer.report(view, gamma, feedback, prefill_tokens)
         for place, sequence in enumerate(batch):
             verified, accepted = int(report.verified[place]), int(report.accepted[place])
-            sequence.record(gamma, verified, accepted)
+            sequence.record(gamma, tree.levels(verified) if tree else [1] * verified, accepted)
             tokens = feedback.tokens[place][: accepted + 1]
             output = sequence.extend(tokens, self._observer.completed_at, feedback.logprobs(place, accepted + 1))
             report.emitted[place] = len(output.tokens)
@@ -253,6 +260,12 @@ class LLMEngine:
         self._observer.advance(view, report)
         controller.report(report)
         self._end([sequence for sequence in batch if sequence.finish_reason is not None])
+
+    def _tree(self, decision: Decision) -> StaticTree | None:
+        """What the decision's γ leaves of its tree; None for a chain."""
+        if decision.tree is None or decision.tree.parents is None or not decision.gamma or not self.max_tree_nodes:
+            return None
+        return static_tree(tuple(decision.tree.parents), decision.gamma)
 
     def _end(self, ended: Sequence[RequestState]) -> None:
         """Free what finished requests held, and let the controller forget their rows."""

@@ -35,6 +35,7 @@ def load_engine(
     max_batch: int = 8,
     context_len: int | None = None,
     max_gamma: int = 16,
+    max_tree_nodes: int = 0,
     dtype: str = "float32",
     device: str = "cpu",
     backend: str | None = None,
@@ -49,7 +50,8 @@ def load_engine(
 
     `drafter` is `ngram`, `model` or None; `model` drafts with `draft_model`, named like `model`, of the same tokenizer.
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
-    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `synthetic` asks for an
+    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `max_tree_nodes` above 0 lets policies draft trees of up to
+    so many tokens per request. `threads` sets torch's CPU threads. `synthetic` asks for an
     acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
     bytes in all), per model. Raises ValueError for bad settings and files, FetchError when the hub does not give a
     model, MemoryError before allocating what does not fit.
@@ -63,6 +65,7 @@ def load_engine(
         max_batch=max_batch,
         context_len=min(DEFAULT_CONTEXT, shape.context_len) if context_len is None else context_len,
         max_gamma=max_gamma,
+        max_tree_nodes=max_tree_nodes,
         dtype=dtype,
         device=device,
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),

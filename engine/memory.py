@@ -28,7 +28,7 @@ def bytes_needed(
     needed = {
         "weights": _weight_bytes(model, config),
         "KV cache": KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype),
-        "logits": config.max_batch * (max_gamma + 1) * distribution,
+        "logits": config.max_batch * (max(max_gamma, config.max_tree_nodes if max_gamma else 0) + 1) * distribution,
     }
     if draft is not None:
         limit = min(config.context_len, draft.context_len)

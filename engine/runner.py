@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,11 +13,12 @@ from adaptive.contract import AcceptanceKind, IntArray, Needs, ceil_bucket
 from adaptive.requests import TokenLogprob
 from engine.catch_up import CatchUp
 from engine.config import EngineConfig, context_buckets, doubling_buckets, token_buckets
-from engine.drafters import DraftKey
+from engine.drafters import DraftKey, GrowKey
 from engine.graphs import Backend, Piece
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
 from engine.step import DecodeStep, StepBundle, StepKey
+from engine.tree import StaticTree, TreeKey, static_tree
 
 if TYPE_CHECKING:
     from engine.request_state import RequestState
@@ -69,13 +71,14 @@ class StepRunner:
         self._tokens = token_buckets(step.logits_NV.shape[0])
         self._chunks = (doubling_buckets if backend.records else token_buckets)(config.prefill_chunk)
         self._bundles: dict[StepKey, StepBundle] = {}
-        self._drafts: dict[tuple[DraftKey, int], Piece] = {}
+        self._drafts: dict[tuple[DraftKey | GrowKey, int], Piece] = {}
         self._prefills: dict[PrefillKey, Piece] = {}
         self._catch_up: CatchUp | None = None
         if step.drafter is not None and step.drafter.when == "before":
             self._catch_up = CatchUp(config, step.drafter, step.state, backend)
         self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
         self.drafts_fresh = False
+        self._decided: StaticTree | None = None  # what the device's `shape_T` holds
 
     @property
     def match_lens(self) -> IntArray:
@@ -96,17 +99,20 @@ class StepRunner:
         """
         if not self.backend.records:
             return
+        trees = [static_tree(tuple(tree.parents), len(tree.parents)) for tree in needs.trees if tree.parents]
         for batch in self._batches:
-            for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
-                for tokens in self._widths(batch, gamma):
-                    for context in self._contexts:
-                        self._bundle(StepKey(batch, gamma, tokens, context))
+            gammas = {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch))
+            shapes: list[tuple[int, TreeKey | None, int]] = [(gamma, None, gamma) for gamma in gammas]
+            shapes += [(tree.depth, tree.key, tree.key.nodes) for tree in trees if tree.depth in gammas]
+            for gamma, tree, widest in shapes:
+                for tokens, context in product(self._widths(batch, widest), self._contexts):
+                    self._bundle(StepKey(batch, gamma, tokens, context, tree=tree))
 
-    def _widths(self, batch: int, gamma: int) -> Sequence[int]:
+    def _widths(self, batch: int, widest: int) -> Sequence[int]:
         """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
         if not self.backend.records:
             return self._tokens
-        full = batch * (gamma + 1)
+        full = batch * (widest + 1)
         return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
 
     def prefill(self, row: int, start: int, count: int) -> None:
@@ -119,12 +125,14 @@ class StepRunner:
             self._prefills[key] = self.backend.capture(lambda: self._prefill.run(key), [])
         self._prefills[key]()
 
-    def run(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState]) -> Feedback:
-        """One decode step at the decided γ for the requests of `batch` (ascending rows)."""
+    def run(
+        self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState], tree: StaticTree | None = None
+    ) -> Feedback:
+        """One decode step at the decided γ for the requests of `batch` (ascending rows); γ is the depth of a tree."""
         rows = np.array([request.row for request in batch], dtype=np.int64)
-        shape = self._shape(gamma, acceptance, batch)
+        shape = self._shape(gamma, acceptance, batch, tree.key if tree else None)
         started = self._clock()
-        key = self._draft_before(shape, rows, batch)
+        key = self._grow_before(shape, tree, rows, batch) if tree else self._draft_before(shape, rows, batch)
         self.drafts_fresh = False  # until this step has run to its end
         bundle = self._bundle(key)
         drafted = self._clock()
@@ -142,7 +150,9 @@ class StepRunner:
             draft_s = verify_s = float("nan")
         feedback = self._feedback(key, rows, batch, draft_s, verify_s)
         if gamma and self._catch_up is not None:
-            self._catch_up.settle(gamma, batch, feedback.accepted)
+            # the last node of a path that stands may be a leaf, which a draft model never reads
+            read = feedback.accepted if tree is None else (feedback.accepted - 1).clip(min=0)
+            self._catch_up.settle(gamma, batch, read)
         return feedback
 
     def _draft_before(self, shape: StepKey, rows: IntArray, batch: Sequence[RequestState]) -> StepKey:
@@ -162,7 +172,35 @@ class StepRunner:
         available = self._out[rows, self._step.state.columns.available]
         return self._sized(shape, len(rows) + int(np.minimum(available, shape.gamma).sum()))
 
-    def _shape(self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState]) -> StepKey:
+    def _grow_before(
+        self, shape: StepKey, tree: StaticTree, rows: IntArray, batch: Sequence[RequestState]
+    ) -> StepKey:
+        """As `_draft_before`, with the rows' trees filled."""
+        assert self._step.trees is not None, "the engine offers no trees otherwise"
+        if tree is not self._decided:
+            self._step.trees.decide(self.backend.write, tree)
+            self._decided = tree
+        limit = capacity = self._config.context_len
+        if self._catch_up is not None:
+            reach, limit = self._catch_up.available(tree.depth, batch), self._catch_up.limit
+        else:
+            if not self.drafts_fresh:
+                draft(self._bundle(shape))
+                self._read()
+            reach = self._out[rows, self._step.state.columns.available]
+        slots = [min(capacity, limit + 1) - request.context_len for request in batch]
+        nodes = sum(map(tree.count, reach.tolist(), slots))
+        key = self._sized(shape, len(rows) + nodes)
+        bundle = self._bundle(key)
+        if self._catch_up is not None:
+            self._catch_up.run(shape.batch, batch)
+        for piece in bundle.grow:
+            piece()
+        return key
+
+    def _shape(
+        self, gamma: int, acceptance: AcceptanceKind, batch: Sequence[RequestState], tree: TreeKey | None
+    ) -> StepKey:
         """The key of the narrowest packed width; the true one depends on what the drafter finds."""
         longest = max(request.context_len for request in batch)
         samplings = [request.request.sampling for request in batch]
@@ -171,36 +209,56 @@ class StepRunner:
             filtered = any(sampling.top_k or sampling.top_p < 1 for sampling in samplings if not sampling.greedy)
             sampler = Sampler.FILTERED if filtered else Sampler.PLAIN
         bucket = ceil_bucket(self._batches, batch[-1].row + 1)
+        widest = tree.nodes if tree else gamma
         return StepKey(
             batch=bucket,
             gamma=gamma,
-            verify_tokens=ceil_bucket(self._widths(bucket, gamma), len(batch)),
-            context=ceil_bucket(self._contexts, min(longest + gamma + 1, self._config.context_len)),
+            verify_tokens=ceil_bucket(self._widths(bucket, widest), len(batch)),
+            context=ceil_bucket(self._contexts, min(longest + widest + 1, self._config.context_len)),
             sampler=sampler,
             logprobs=any(sampling.logprobs is not None for sampling in samplings),
             # Greedy rows and rows without drafts have but one verdict under every lossless rule.
-            acceptance=acceptance if gamma and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
+            # So has a tree whose candidates were chosen without chance.
+            acceptance=acceptance if gamma and not tree and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
+            tree=tree,
         )
 
     def _sized(self, shape: StepKey, tokens: int) -> StepKey:
-        return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.gamma), tokens))
+        return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.widest), tokens))
 
     def _bundle(self, key: StepKey) -> StepBundle:
         bundle = self._bundles.get(key)
         if bundle is None:
-            step, mutable = self._step, self._step.state.mutable()
+            step, mutable = self._step, self._step.mutable()
             verify = self.backend.capture(lambda: step.verify(key), mutable, [step.logits_NV])
             accept = self.backend.capture(lambda: step.accept(key), mutable, step.state.outputs())
-            drafts = tuple(self._draft_piece(key, position) for position in range(step.draft_pieces(key.gamma)))
-            bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts)
+            grown, pieces = self._grow_pieces(key), step.draft_pieces(key.gamma)
+            if grown and self._catch_up is not None:
+                pieces = 0
+            drafts = tuple(self._draft_piece(key, position) for position in range(pieces))
+            bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts, grown)
         return bundle
+
+    def _grow_pieces(self, key: StepKey) -> tuple[Piece, ...]:
+        """Shared by all keys that grow the same kind of tree."""
+        if key.tree is None:
+            return ()
+        step, grow = self._step, GrowKey(key.batch, key.context, key.tree)
+        for level in range(step.grow_pieces(key.tree)):
+            if (grow, level) not in self._drafts:
+                self._drafts[grow, level] = self._grow_piece(grow, level)
+        return tuple(self._drafts[grow, level] for level in range(step.grow_pieces(key.tree)))
+
+    def _grow_piece(self, key: GrowKey, level: int) -> Piece:
+        step = self._step
+        return self.backend.capture(lambda: step.grow(key, level), step.mutable())
 
     def _draft_piece(self, key: StepKey, position: int) -> Piece:
         """Shared by all keys that draft alike."""
         place = (key.draft, position)
         if place not in self._drafts:
             step = self._step
-            self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.state.mutable())
+            self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.mutable())
         return self._drafts[place]
 
     def _read(self) -> None:

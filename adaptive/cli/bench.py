@@ -64,6 +64,7 @@ def bench(
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
     threads: o.Threads = None,
+    max_tree_nodes: o.TreeNodes = 0,
     synthetic_rate: s.Rate = None,
     synthetic_rates: s.Rates = None,
     synthetic_length: s.Length = None,
@@ -77,7 +78,9 @@ def bench(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
     peer_names = _peer_names(peers or [], greedy=sampling.greedy)
-    wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(
+        model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
+    )
     wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, raw)
     _require_folder(json)

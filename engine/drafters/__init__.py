@@ -1,7 +1,17 @@
 """Where draft tokens come from."""
 
-from engine.drafters.base import AheadDrafter, CatchUpKey, Drafter, DraftKey, StepDrafter
+from engine.drafters.base import AheadDrafter, CatchUpKey, Drafter, DraftKey, GrowKey, StepDrafter, TreeDrafter
 from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NgramDrafter
 
-__all__ = ["AheadDrafter", "CatchUpKey", "DraftKey", "Drafter", "ModelDrafter", "NgramDrafter", "StepDrafter"]
+__all__ = [
+    "AheadDrafter",
+    "CatchUpKey",
+    "DraftKey",
+    "Drafter",
+    "GrowKey",
+    "ModelDrafter",
+    "NgramDrafter",
+    "StepDrafter",
+    "TreeDrafter",
+]

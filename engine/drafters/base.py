@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from adaptive.contract import DrafterCaps
 from engine.batch import RowState
 from engine.sampling.distribution import Sampler
+from engine.tree import TreeKey, TreeState
 
 
 class AheadDrafter(Protocol):
@@ -75,6 +76,29 @@ class StepDrafter(Protocol):
 
     def draft(self, state: RowState, key: DraftKey, position: int) -> None:
         """Write `drafts_RM[:, position]`; at position 0 also `draft_lens_R`, and at most two tokens may be lacking."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowKey:
+    """What fixes the shapes of a tree's draft pieces."""
+
+    batch: int
+    context: int
+    tree: TreeKey
+
+
+@runtime_checkable
+class TreeDrafter(Protocol):
+    """A drafter that also fills trees, between the decision and verification; of tokens chosen without chance.
+
+    One that drafts ahead does it in one piece, the others in one per level.
+    """
+
+    def grow(self, state: RowState, tree: TreeState, key: GrowKey, level: int) -> None:
+        """At level 0 give every row its tree; write the tokens of depth level + 1, or of all depths."""
+
+    def keep(self, state: RowState, path_BP: Tensor, accepted_B: Tensor) -> None:
+        """The first `accepted_B` nodes of a path stand: bring a cache of one's own in line, before lengths change."""
 
 
 Drafter = AheadDrafter | StepDrafter

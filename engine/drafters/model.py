@@ -12,15 +12,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from adaptive.contract import DrafterCaps
-from engine.attention import PackedAttention, causal_mask
+from engine.attention import PackedAttention, causal_mask, tree_mask
 from engine.batch import RowState
 from engine.config import EngineConfig
-from engine.drafters.base import CatchUpKey, DraftKey
+from engine.drafters.base import CatchUpKey, DraftKey, GrowKey
+from engine.drafters.growth import hang, inner_nodes
 from engine.kv import KVCache
 from engine.layout import PackedLayout, lay_out
 from engine.models.decoder import Decoder
 from engine.sampling.distribution import Sampler, choose, distribution
 from engine.sampling.randomness import DRAFT, uniform
+from engine.tree import TreeState
+from engine.tree_links import TreeLinks
 
 
 class ModelDrafter:
@@ -68,6 +71,53 @@ class ModelDrafter:
         else:
             token_B = self._sample(state, key, position, logits_BV)
         state.drafts_RM[: key.batch, position].copy_(token_B)
+
+    def grow(self, state: RowState, tree: TreeState, key: GrowKey, level: int) -> None:
+        """The most likely tokens after each node of the level, at any temperature: q is one-hot on each of them."""
+        batch = key.batch
+        if level == 0:
+            hidden_NE = self._first(state, DraftKey(batch, key.context))
+            links = tree.plant(state, batch, key.tree, self.limit)
+            inner_BI = torch.zeros((batch, 1), dtype=torch.int64, device=hidden_NE.device)
+        else:
+            links = tree.links(batch, key.tree)
+            inner_BI = inner_nodes(links, level, key.tree.inner[level - 1])
+            hidden_NE = self._inner(state, tree, key, links, inner_BI, level)
+        logits_NV = self._decoder.logits(hidden_NE)[:, : self.q_RMV.shape[-1]]
+        hang(tree, links, inner_BI, logits_NV.view(*inner_BI.shape, -1))
+
+    def keep(self, state: RowState, path_BP: Tensor, accepted_B: Tensor) -> None:
+        """The last node that stands may be a leaf, which was never read: it stays lacking, as the root's successor."""
+        read_B = (accepted_B - 1).clamp(min=0)
+        self.kv.move_path(state.lens_R[: len(read_B)] - 1, path_BP, read_B)
+        state.cached_R[: len(read_B)] += read_B
+
+    def _inner(
+        self, state: RowState, tree: TreeState, key: GrowKey, links: TreeLinks, inner_BI: Tensor, level: int
+    ) -> Tensor:
+        """Nodes with children, all of one depth `[B · I, E]`."""
+        batch, config = key.batch, self._decoder.config
+        row_B = torch.arange(batch, device=inner_BI.device)
+        root_B = state.lens_R[:batch] - 1
+        place_BI = root_B.unsqueeze(1) + inner_BI
+        inside_BI = (self._drafting(state, batch) > 0).unsqueeze(1) & (place_BI < self.limit)
+        inside_BI = inside_BI & (inner_BI <= tree.counts_R[:batch].unsqueeze(1))
+        slot_BI = torch.where(inside_BI, row_B.unsqueeze(1) * self.limit + place_BI, self.kv.trash_slot)
+        position_BI = (root_B + level).clamp(max=self.limit - 1).unsqueeze(1).expand_as(inner_BI)
+        mask = tree_mask(
+            root_B,
+            inner_BI,
+            links,
+            min(key.context, self.limit),
+            config.sliding_window,
+            config.num_heads // config.num_kv_heads,
+            self._decoder.dtype,
+        )
+        index_N = torch.arange(inner_BI.numel(), device=inner_BI.device)
+        attention = PackedAttention(self.kv, slot_BI.flatten(), index_N.view_as(inner_BI), index_N, mask)
+        tokens_N = tree.tokens_RT[:batch].gather(1, (inner_BI - 1).clamp(min=0)).flatten()
+        known_N = tokens_N.clamp(max=config.vocab_size - 1)
+        return self._decoder.forward(known_N, position_BI.flatten(), attention)
 
     def _drafting(self, state: RowState, batch: int) -> Tensor:
         """1 for the rows that draft: live, not opted out or at their last token, within this model's context `[B]`."""

@@ -14,6 +14,9 @@ from torch.nn import functional as F
 
 from adaptive.contract import DrafterCaps
 from engine.batch import RowState
+from engine.drafters.base import GrowKey
+from engine.drafters.branches import lanes, spread
+from engine.tree import TreeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,19 @@ class NgramDrafter:
         matched_B1 = match_B1 >= self.min_match
         state.draft_lens_R[:batch].copy_((matched_B1 * state.max_gamma).squeeze(1))
         state.match_lens_R[:batch].copy_((matched_B1 * match_B1).squeeze(1))
+
+    def grow(self, state: RowState, tree: TreeState, key: GrowKey, level: int) -> None:
+        """Branches that begin differently, from what was proposed ahead and the next best matches."""
+        links = tree.plant(state, key.batch, key.tree, state.capacity)
+        history_BC = state.history_RP[: key.batch, : key.context]
+        lens_B1 = state.lens_R[: key.batch].unsqueeze(1).clamp(max=key.context)
+        chain_BG = state.drafts_RM[: key.batch, : key.tree.depth]
+        run_BC = self._match_lengths(history_BC, lens_B1)
+        lanes_BLG = lanes(history_BC, lens_B1, run_BC, chain_BG, key.tree.children)
+        tree.tokens_RT[: key.batch, : key.tree.nodes].copy_(spread(lanes_BLG, links))
+
+    def keep(self, state: RowState, path_BP: Tensor, accepted_B: Tensor) -> None:
+        """Nothing is cached."""
 
     def _match_lengths(self, history_BC: Tensor, lens_B1: Tensor) -> Tensor:
         """How many tokens ending at each place equal the newest ones, up to `max_match` `[B, C]`."""

@@ -39,7 +39,7 @@ CAPS = Capabilities(
     ragged=True,
     verify_budget=True,
     stepwise=True,
-    tree=TreeLimits(max_depth=4, max_width=3, max_nodes=8),
+    tree=TreeLimits(max_depth=4, max_width=3, max_nodes=8, dynamic=True),
 )
 NEEDS = Needs(
     gammas={1: (0, 8), 4: (0, 1, 2, 4), 8: (0, 1)},
@@ -167,6 +167,13 @@ def test_legal_fields_pass(field: str, value: object) -> None:
     assert type(decision.gamma) is int
     assert np.array_equal(getattr(decision, field), value)  # type: ignore[arg-type]
     assert guard.faults.clamped == {}
+
+
+def test_a_dynamic_tree_is_dropped_where_trees_are_static() -> None:
+    static = replace(CAPS, tree=TreeLimits(max_depth=4, max_width=3, max_nodes=8))
+    guard = guard_of(static)
+    assert decide(guard, Decision(2, tree=TreeShape(depth=2, width=3, nodes=6))) == Decision(2)
+    assert guard.faults.clamped == {"tree": 1}
 
 
 @pytest.mark.parametrize(
@@ -311,6 +318,7 @@ def test_extend_that_fails_stops_drafting(
     [
         (None, "returned None"),
         (Needs({2: (0,)}), "bucket 2"),
+        (Needs({}, trees=frozenset({TreeShape((-1,) * 4)})), r"parents=\(-1, -1, -1, -1\).*max_width=3"),
         (Needs({4: (0, 3)}), r"gamma \[0, 3\]"),
         (replace(NEEDS, drafters=frozenset({"medusa"})), "medusa"),
         (replace(NEEDS, signals=frozenset({"js"})), "js"),

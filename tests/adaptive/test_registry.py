@@ -8,7 +8,7 @@ import pytest
 
 from adaptive import registry
 from adaptive.registry import get_policy, list_policies
-from policies import EmaTiers, Fixed, Schedule
+from policies import EmaTiers, Fixed, FixedTree, Schedule
 
 
 class Third(Fixed):
@@ -43,6 +43,18 @@ def test_built_in_names() -> None:
     sglang = get_policy("ema-sglang")
     assert isinstance(sglang, EmaTiers)
     assert not sglang.credit
+
+
+def test_trees_are_named_by_their_branching() -> None:
+    tree = get_policy("fixed-tree:2x1")
+    assert isinstance(tree, FixedTree)
+    assert tree.parents == (-1, -1, 0, 1)
+
+
+@pytest.mark.parametrize("argument", ["", "2x", "0", "2x0", "-1", "2,1"])
+def test_a_branching_that_is_none_is_refused(argument: str) -> None:
+    with pytest.raises(ValueError, match=f"fixed-tree:{argument}.*fixed-tree:3x2x1"):
+        get_policy(f"fixed-tree:{argument}")
 
 
 def test_schedule_from_text_and_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from adaptive.contract import STANDARD, Acceptance
 from adaptive.requests import Request, Sampling
 from engine.models.config import ModelConfig
-from tests.engine.tiny import Cycling, DraftModel, random_weights, reference_logits, run_all, tiny_engine, tokens_of
+from tests.engine.tiny import Cycling, DraftModel, Shape, random_weights, reference_logits, run_all, tiny_engine, tokens_of
 
 SMALL = ModelConfig(
     vocab_size=4,
@@ -57,7 +57,7 @@ def joint_law(sampling: Sampling, seed: int, prompt: Sequence[int] = PROMPT) -> 
 
 
 def sampled_answers(
-    gammas: Sequence[int],
+    gammas: Sequence[Shape],
     sampling: Sampling,
     seed: int,
     draft_model: DraftModel | None = None,
@@ -65,8 +65,11 @@ def sampled_answers(
     prompt: Sequence[int] = PROMPT,
     samples: int = SAMPLES,
 ) -> Counter[tuple[int, ...]]:
-    """Many answers, drafted by copying unless by a model; some draft tokens stand and some do not."""
-    engine = tiny_engine(SMALL, max_batch=128, seed=seed, prefill_chunk=1024, draft_model=draft_model)
+    """Many answers, drafted by copying unless by a model; some draft tokens stand and some do not.
+
+    `gammas` may hold trees.
+    """
+    engine = tiny_engine(SMALL, max_batch=128, seed=seed, prefill_chunk=1024, draft_model=draft_model, max_tree_nodes=8)
     controller = Cycling(gammas, acceptance)
     engine.attach(controller)
     requests = [
@@ -74,7 +77,7 @@ def sampled_answers(
         for place in range(samples)
     ]
     answers = Counter(tuple(tokens_of(outputs)) for outputs in run_all(engine, requests).values())
-    if any(gammas):
+    if any(controller.gammas):
         drafted = sum(int(report.verified.sum()) for report in controller.reports)
         accepted = sum(int(report.accepted.sum()) for report in controller.reports)
         assert 0.1 < accepted / drafted < 0.95, "both outcomes must be common for the test to mean something"
