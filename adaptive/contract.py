@@ -78,7 +78,7 @@ class DrafterCaps:
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
-    """The largest tree: levels, nodes on one level, nodes in all. `dynamic`: also trees whose shape the device finds."""
+    """The largest tree: levels, nodes on a level, nodes in all. `dynamic`: also trees whose shape the device finds."""
 
     max_depth: int
     max_width: int

@@ -133,7 +133,10 @@ _BUILT_IN = {
     for entry in (
         PolicyEntry("fixed", "fixed:K", "the same γ = K at every step; fixed:0 is plain decode", _fixed),
         PolicyEntry(
-            "fixed-tree", "fixed-tree:KxKx...", "the same tree at every step, K children below each node of a level", _fixed_tree
+            "fixed-tree",
+            "fixed-tree:KxKx...",
+            "the same tree at every step, K children below each node of a level",
+            _fixed_tree,
         ),
         PolicyEntry("schedule", "schedule:PATH_OR_JSON", "γ by batch size, a table in vLLM's JSON form", _schedule),
         PolicyEntry("ema", "ema", "γ follows an average of accepted tokens, with gates against flapping", _ema),

@@ -172,9 +172,7 @@ class StepRunner:
         available = self._out[rows, self._step.state.columns.available]
         return self._sized(shape, len(rows) + int(np.minimum(available, shape.gamma).sum()))
 
-    def _grow_before(
-        self, shape: StepKey, tree: StaticTree, rows: IntArray, batch: Sequence[RequestState]
-    ) -> StepKey:
+    def _grow_before(self, shape: StepKey, tree: StaticTree, rows: IntArray, batch: Sequence[RequestState]) -> StepKey:
         """As `_draft_before`, with the rows' trees filled."""
         assert self._step.trees is not None, "the engine offers no trees otherwise"
         if tree is not self._decided:

@@ -9,10 +9,10 @@ from adaptive.contract import Capabilities, Decision, Needs, StepReport, StepVie
 
 
 class FixedTree:
-    """Draft the tree `parents` at every step: node i hangs below node `parents[i]` < i, or below the root where that is -1.
+    """Draft the tree `parents` at every step.
 
-    A node's children are tried in order, and drafters give the first the likeliest token. What an engine can not hold
-    is refused.
+    Node i hangs below node `parents[i]` < i, or below the newest token where that is -1. A node's children are tried in
+    order, and drafters give the first the likeliest token. What an engine can not hold is refused.
 
     >>> from adaptive.contract import Capabilities, TreeLimits
     >>> policy = FixedTree.branching(2, 1)
@@ -39,7 +39,7 @@ class FixedTree:
 
     @classmethod
     def branching(cls, *widths: int) -> Self:
-        """Every node of a level has as many children: `widths[0]` below the root, then `widths[1]` below each of those."""
+        """As many children below every node of a level: `widths[0]` below the root, `widths[1]` below each of those."""
         parents, level = [], [-1]
         for width in widths:
             parents += [parent for parent in level for _ in range(width)]

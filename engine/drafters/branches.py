@@ -34,7 +34,7 @@ def lanes(history_BC: Tensor, lens_B1: Tensor, run_BC: Tensor, chain_BG: Tensor,
 
 
 def spread(lanes_BLG: Tensor, links: TreeLinks) -> Tensor:
-    """Tokens of a tree's nodes `[B, T]`: a first child goes on in its parent's lane, the next ones in the lanes after."""
+    """Tokens of a tree's nodes `[B, T]`: a first child goes on in its parent's lane, the next in the lanes after it."""
     _, count, depth = lanes_BLG.shape
     lane_BT = (links.ancestor_BWW * links.rank_BW.unsqueeze(1)).sum(2)[:, 1:].clamp(max=count - 1)
     step_BT = (links.depth_BW[:, 1:] - 1).clamp(max=depth - 1)

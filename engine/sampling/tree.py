@@ -40,7 +40,7 @@ def walk(
     from what is left of r. `accept_BX` are uniforms, K per depth. Returns the offset of the last node that stands
     `[B]` and the weights to draw the next token from, not normalised `[B, V]`.
     """
-    _, width, most = links.child_BWK.shape
+    most = links.child_BWK.shape[2]
     child_BX = links.child_BWK.flatten(1)
     node_B, walking_B = torch.zeros_like(count_B), torch.ones_like(count_B, dtype=torch.bool)
     left_BV = probs_NV.index_select(0, grid_BW[:, 0])

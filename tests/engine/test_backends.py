@@ -91,7 +91,8 @@ def test_backends_equal_eager_with_trees(backend: str, draft: DraftModel | None)
     """All rows, greedy and sampled, chains and trees in turn."""
     config = MODELS["llama"][0]
     engine, reference = (
-        tiny_engine(config, max_batch=2, draft_model=draft, backend=name, max_tree_nodes=8) for name in (backend, "eager")
+        tiny_engine(config, max_batch=2, draft_model=draft, backend=name, max_tree_nodes=8)
+        for name in (backend, "eager")
     )
     expected = take_course(reference, SHAPES)
     assert take_course(engine, SHAPES) == expected

@@ -42,7 +42,8 @@ KEYS += [
 TREES = [(-1, -1, 0, 0, 1), (-1, 0, -1, 1, 0, 2, 3, 3), (-1,)]
 KEYS += [
     StepKey(4, tree.depth, 20, 96, sampler, logprobs, tree=tree.key)
-    for tree, sampler, logprobs in product([static_tree(parents, 5) for parents in TREES], Sampler, [False, True])
+    for tree in [static_tree(parents, 5) for parents in TREES]
+    for sampler, logprobs in [(Sampler.GREEDY, False), (Sampler.FILTERED, True)]
 ]
 DRAFTERS = ["ngram", "model"]
 MIXED = [

@@ -114,9 +114,7 @@ def test_a_token_sees_its_past_and_its_ancestors(parents: tuple[int, ...], root:
     for offset in range(width):
         above = {0} if offset == 0 else {0, *(node + 1 for node in chain_up(tree.parents, offset - 1))}
         position = {slot: slot for slot in range(root)} | {root + place: root + depths[place] for place in above}
-        near = {
-            slot for slot, where in position.items() if window is None or root + depths[offset] - where < window
-        }
+        near = {slot for slot, where in position.items() if window is None or root + depths[offset] - where < window}
         for fold in (0, width):
             seen = mask[0, 0, fold + offset]
             assert set((seen == 0).nonzero().flatten().tolist()) == near

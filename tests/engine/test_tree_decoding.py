@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adaptive.contract import Acceptance, AcceptanceKind
+from adaptive import AdaptiveController
 from adaptive.requests import Request, Sampling
 from engine import SyntheticAcceptance
 from engine.core import LLMEngine
-from engine.sampling import tree as tree_rules
 from engine.tree import static_tree
-from engine.tree_links import TreeLinks
-from tests.engine.joint_law import SAMPLES, SMALL, joint_law, p_value, sampled_answers
+from policies import FixedTree
 from tests.engine.test_model_drafter import FAR, ITSELF, NEAR, PROMPTS, check_books, model_drafter
 from tests.engine.test_tree import parent_lists
 from tests.engine.tiny import (
@@ -27,7 +25,6 @@ from tests.engine.tiny import (
     Cycling,
     DraftModel,
     Shape,
-    near_weights,
     random_weights,
     reference_greedy,
     run_all,
@@ -154,7 +151,8 @@ def test_a_chain_as_a_tree_is_the_chain(draft: DraftModel | None, temperature: f
         controller = Cycling(shapes)
         engine.attach(controller)
         requests = [
-            Request(prompt, Sampling(30, temperature, seed=place), id=str(place)) for place, prompt in enumerate(PROMPTS)
+            Request(prompt, Sampling(30, temperature, seed=place), id=str(place))
+            for place, prompt in enumerate(PROMPTS)
         ]
         outputs = run_all(engine, requests, per_step=1)
         steps = [(r.gamma, r.rows.tolist(), r.verified.tolist(), r.accepted.tolist()) for r in controller.reports]
@@ -320,64 +318,7 @@ def test_synthetic_acceptance_goes_down_a_tree(draft: DraftModel | None, tempera
     assert {int(report.accepted[0]) for report in controller.reports[:-1]} == {2}
 
 
-# --- sampled ---------------------------------------------------------------------------------------------------------
-
-SEED = 3
-NEAR_SMALL = DraftModel(SMALL, near_weights(SMALL, SEED, noise=0.2))
-FAR_SMALL = DraftModel(SMALL, random_weights(SMALL, seed=10))
-PLAIN = Sampling(temperature=0.9)
-PAIRS = (-1, -1, 0, 0, 1, 1)
-SLIM = (-1, -1, 0, 2)
-CHANGING: tuple[Shape, ...] = (PAIRS, 0, SLIM, 2, (-1, -1), 3)
-
-
-def chance(
-    sampling: Sampling,
-    draft: DraftModel | None,
-    shapes: Sequence[Shape],
-    samples: int = SAMPLES,
-    kind: AcceptanceKind = AcceptanceKind.STANDARD,
-) -> float:
-    """How likely answers as far from the exact joint law of four tokens are, were they drawn from it."""
-    prompt = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2] if draft is None else [1]
-    answers = sampled_answers(shapes, sampling, SEED, draft, Acceptance(kind), prompt=prompt, samples=samples)
-    return p_value(answers, joint_law(sampling, SEED, prompt=prompt))
-
-
-@pytest.mark.parametrize("draft", [NEAR_SMALL, FAR_SMALL, None], ids=["near", "far", "ngram"])
-@pytest.mark.parametrize("shapes", [(PAIRS,), (SLIM,), CHANGING], ids=["pairs", "slim", "changing"])
-def test_sampling_follows_the_exact_joint_law(draft: DraftModel | None, shapes: tuple[Shape, ...]) -> None:
-    assert chance(PLAIN, draft, shapes) > 1e-3
-
-
-@pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=1.4, top_k=2), Sampling(temperature=1.2, top_p=0.8)], ids=["top-k", "top-p"]
-)
-def test_filtered_sampling_follows_the_exact_joint_law(sampling: Sampling) -> None:
-    assert chance(sampling, FAR_SMALL, (PAIRS, SLIM)) > 1e-3
-
-
-def test_a_tree_is_exact_beside_block_verified_chains() -> None:
-    assert chance(PLAIN, NEAR_SMALL, (SLIM, 3), SAMPLES // 2, AcceptanceKind.BLOCK) > 1e-3
-
-
-def test_a_biased_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing the next token from p where children were refused, not from what is left of it, must not pass."""
-
-    def biased(
-        probs_NV: Tensor, grid_BW: Tensor, tokens_BT: Tensor, count_B: Tensor, accept_BX: Tensor, links: TreeLinks
-    ) -> tuple[Tensor, Tensor]:
-        node_B, _ = tree_rules.walk(probs_NV, grid_BW, tokens_BT, count_B, accept_BX, links)
-        return node_B, probs_NV[grid_BW.gather(1, node_B.unsqueeze(1)).squeeze(1)]
-
-    monkeypatch.setattr("engine.step.walk", biased)
-    assert chance(PLAIN, FAR_SMALL, (PAIRS,), SAMPLES // 2) < 1e-6
-
-
-def test_a_misplaced_path_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys and values left where they were verified must not pass."""
-    monkeypatch.setattr("engine.kv.KVCache.move_path", lambda *args: None)
-    assert chance(PLAIN, NEAR_SMALL, (PAIRS,), SAMPLES // 2) < 1e-6
+# --- beside others, under a controller -------------------------------------------------------------------------------
 
 
 def test_a_greedy_row_beside_sampled_ones_gives_its_plain_tokens() -> None:
@@ -386,3 +327,21 @@ def test_a_greedy_row_beside_sampled_ones_gives_its_plain_tokens() -> None:
     sampled = [Request([4, 4, 5], Sampling(25, 1.5, seed=1)), Request([7], Sampling(25, 0.7, top_k=3, seed=2))]
     outputs = run_all(engine, [*sampled, Request([1, 2, 3, 1, 2], Sampling(max_tokens=25), id="greedy")])
     assert tokens_of(outputs["greedy"]) == plain([1, 2, 3, 1, 2], 25)
+
+
+@pytest.mark.parametrize("draft", [NEAR, None], ids=["model", "ngram"])
+def test_a_policy_with_a_tree_has_it_prepared(draft: DraftModel | None) -> None:
+    engine = tree_engine(draft, batch=2, backend="replay", nodes=4)
+    controller = AdaptiveController(engine, policy=FixedTree.branching(2, 1))
+    before = set(engine.runner._bundles)
+    assert {key.tree for key in before} == {None, static_tree((-1, -1, 0, 1), 2).key}
+    answers = controller.generate([[1, 2, 3, 1, 2], [4]], Sampling(max_tokens=20))
+    assert [list(answer.tokens) for answer in answers] == [plain([1, 2, 3, 1, 2], 20), plain([4], 20)]
+    assert set(engine.runner._bundles) == before, "nothing is recorded while serving"
+    assert not controller.stats().clamped
+    assert not controller.stats().policy_errors
+
+
+def test_a_policy_with_a_tree_is_refused_where_there_are_none() -> None:
+    with pytest.raises(ValueError, match="see its max_tree_nodes"):
+        AdaptiveController(tiny_engine(draft_model=NEAR), policy=FixedTree.branching(2, 1))

@@ -66,7 +66,9 @@ def target_after(prefix: tuple[int, ...], seed: int) -> Law:
     return drawn
 
 
-def judge(rule: Callable[..., tuple[Tensor, Tensor]], tree: StaticTree, tokens: list[int], count: int, seed: int) -> Law:
+def judge(
+    rule: Callable[..., tuple[Tensor, Tensor]], tree: StaticTree, tokens: list[int], count: int, seed: int
+) -> Law:
     """The law of depth + 1 tokens that the rule gives, once the target has gone on to so many."""
     prefixes: list[tuple[int, ...]] = [()]
     for node, parent in enumerate(tree.parents):
@@ -148,7 +150,9 @@ def test_rounding_leaves_no_impossible_token(dtype: torch.dtype, number: float) 
     links = link(torch.tensor([[-1, -1, -1]]), 1, 3)
     uniforms = torch.full((1, 3), number, dtype=torch.float64)
     for tokens in ([0, 1, 2], [1, 2, 0], [2, 2, 0], [1, 1, 1]):
-        node, left = walk(probs, torch.arange(4).unsqueeze(0), torch.tensor([tokens]), torch.tensor([3]), uniforms, links)
+        node, left = walk(
+            probs, torch.arange(4).unsqueeze(0), torch.tensor([tokens]), torch.tensor([3]), uniforms, links
+        )
         said = tokens[int(node) - 1] if int(node) else int(choose(left, uniforms[:, 0]))
         assert said != 1
 
