@@ -41,6 +41,7 @@ def load_engine(
     max_batch: int = 8,
     context_len: int | None = None,
     max_gamma: int = 16,
+    max_tree_nodes: int = 0,
     dtype: str = "float32",
     device: str = "cpu",
     backend: str | None = None,
@@ -60,8 +61,9 @@ def load_engine(
     `ngram` copy from the outputs of ended requests too (how fast an answer comes may show that).
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
-    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
-    what a prompt shares with earlier ones; leave it off to time prompts. `synthetic` asks for an
+    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `max_tree_nodes` above 0 lets policies draft trees of up to
+    so many tokens per request, where the drafter is `ngram` or `model`. `threads` sets torch's CPU threads.
+    `prefix_reuse` spares what a prompt shares with earlier ones; leave it off to time prompts. `synthetic` asks for an
     acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
     bytes in all), per model. Raises ValueError for bad settings and files, FetchError when the hub does not give a
     model, MemoryError before allocating what does not fit.
@@ -75,6 +77,7 @@ def load_engine(
         max_batch=max_batch,
         context_len=min(DEFAULT_CONTEXT, shape.context_len) if context_len is None else context_len,
         max_gamma=max_gamma,
+        max_tree_nodes=max_tree_nodes,
         dtype=dtype,
         device=device,
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),

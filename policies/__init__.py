@@ -2,6 +2,7 @@
 
 from policies.ema import EmaTiers
 from policies.fixed import Fixed
+from policies.fixed_tree import FixedTree
 from policies.schedule import Schedule
 
-__all__ = ["EmaTiers", "Fixed", "Schedule"]
+__all__ = ["EmaTiers", "Fixed", "FixedTree", "Schedule"]

@@ -56,6 +56,7 @@ def generate(
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
     threads: o.Threads = None,
+    max_tree_nodes: o.TreeNodes = 0,
     synthetic_rate: s.Rate = None,
     synthetic_rates: s.Rates = None,
     synthetic_length: s.Length = None,
@@ -76,7 +77,9 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
     )
-    wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
+    wanted = o.engine_options(
+        model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
+    )
     wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)

@@ -202,7 +202,7 @@ class Serving(RuleBasedStateMachine):
         self.state.budget_R[row] -= len(new)
         self.state.steps_R[row] += 1
         self.state.cached_R[row] = request.cached
-        request.record(gamma, deepest, stood)
+        request.record(gamma, [1] * deepest, stood)
         request.extend(new, 0.0, None)
 
     def _end_finished(self) -> None:

@@ -17,7 +17,7 @@ from adaptive.requests import Request, Sampling
 from engine.batch import RowState
 from engine.config import EngineConfig
 from engine.core import LLMEngine
-from engine.drafters import CatchUpKey, Drafter, ModelDrafter, NgramDrafter
+from engine.drafters import CatchUpKey, Drafter, GrowKey, ModelDrafter, NgramDrafter
 from engine.graphs import EagerBackend, Piece
 from engine.kv import KVCache
 from engine.models.config import ModelConfig
@@ -26,6 +26,7 @@ from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
 from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepKey
+from engine.tree import TreeState, static_tree
 from tests.engine.capture_law import CaptureLaw, HostReads, LawfulBackend, NotCapturable
 from tests.engine.steering import Steering
 from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, run_all, tiny_engine
@@ -43,6 +44,12 @@ KEYS += [
 KEYS += [StepKey(4, 5, 16, 96, sampler, trimmed=True) for sampler in Sampler]
 KEYS += [StepKey(4, 5, 16, 96, signals=frozenset({name}), trimmed=True) for name in SIGNALS]
 KEYS += [StepKey(4, 3, 11, 96, sampler, signals=frozenset(SIGNALS)) for sampler in Sampler]
+TREES = [(-1, -1, 0, 0, 1), (-1, 0, -1, 1, 0, 2, 3, 3), (-1,)]
+KEYS += [
+    StepKey(4, tree.depth, 20, 96, sampler, logprobs, tree=tree.key)
+    for tree in [static_tree(parents, 5) for parents in TREES]
+    for sampler, logprobs in [(Sampler.GREEDY, False), (Sampler.FILTERED, True)]
+]
 DRAFTERS = ["ngram", "model"]
 MIXED = [
     Request([1, 2, 3, 1, 2], Sampling(max_tokens=12)),
@@ -60,7 +67,7 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
     decoder = Decoder(config, weights, 96, "meta")
     state = RowState(rows=4, capacity=96, max_gamma=5, device="meta")
     kv = KVCache.allocate(config, rows=4, capacity=96, dtype=torch.float64, device="meta")
-    logits = torch.zeros((24, config.vocab_size), dtype=torch.float64, device="meta")
+    logits = torch.zeros((36, config.vocab_size), dtype=torch.float64, device="meta")
     chunk = torch.zeros(3, dtype=torch.int64, device="meta")
     settings = EngineConfig(max_batch=4, context_len=96, max_gamma=5, dtype="float64", device="meta")
     drafter: Drafter = NgramDrafter(settings, min_match=1, span_outputs=True)
@@ -69,7 +76,7 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
         weights = {name: tensor.to("meta") for name, tensor in random_weights(small).items()}
         drafter = DraftModel(small, weights).drafter(settings, config.vocab_size)
         drafter.prepare({"js"})
-    step = DecodeStep(decoder, kv, state, drafter, logits)
+    step = DecodeStep(decoder, kv, state, drafter, logits, trees=TreeState(4, 8, "meta"))
     return step, Prefill(decoder, kv, state, chunk)
 
 
@@ -82,6 +89,9 @@ def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> No
         step.accept(key)
         for position in range(step.draft_pieces(key.gamma)):
             step.draft(key.draft, position)
+        if key.tree is not None:
+            for level in range(step.grow_pieces(key.tree)):
+                step.grow(GrowKey(key.batch, key.context, key.tree), level)
     if isinstance(step.drafter, ModelDrafter):
         for width, tokens, context in [(1, 4, 64), (8, 20, 96)]:
             step.drafter.catch_up(step.state, CatchUpKey(4, width, tokens, context))
@@ -126,7 +136,7 @@ def lawful_engine(
         return made[-1]
 
     monkeypatch.setattr("engine.core.make_backend", make)
-    return tiny_engine(config, draft_model=draft_model, span_outputs=span_outputs), made[0]
+    return tiny_engine(config, draft_model=draft_model, span_outputs=span_outputs, max_tree_nodes=8), made[0]
 
 
 @pytest.mark.parametrize("span_outputs", [False, True], ids=["", "span outputs"])
@@ -169,6 +179,18 @@ def test_a_whole_run_with_every_lever_keeps_the_law(
     run_all(engine, MIXED, per_step=1)
     assert any(report.verified.sum() < report.drafted.sum() for report in controller.reports)
     assert {"sort", "sigmoid", "special_entr"} <= backend.law.ops, "the law saw the split and the signals"
+
+
+@pytest.mark.parametrize("draft", DRAFTERS)
+def test_a_whole_run_with_trees_keeps_the_law(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(CONFIGS["all variants"], vocab_size=8, context_len=30)
+    model = DraftModel(small, random_weights(small)) if draft == "model" else None
+    engine, backend = lawful_engine(monkeypatch, CONFIGS["all variants"], model)
+    controller = Cycling((*TREES, 0, 3))
+    engine.attach(controller)
+    run_all(engine, MIXED, per_step=1)
+    assert max(int(report.verified.max()) for report in controller.reports) == 8
+    assert {"scatter", "index_copy_", "argmax"} <= backend.law.ops, "the law saw links, moves and greedy paths"
 
 
 def attend(x: Tensor, dropout: float = 0.0) -> Tensor:
@@ -253,6 +275,9 @@ def buffers(engine: LLMEngine) -> dict[str, int]:
     """Address of everything a captured piece would have baked in."""
     named = {name: value for name, value in vars(engine.state).items() if isinstance(value, Tensor)}
     named |= kv_buffers("target", engine.kv)
+    trees = engine.runner._step.trees
+    assert trees is not None
+    named |= {f"tree {name}": value for name, value in vars(trees).items() if isinstance(value, Tensor)}
     if isinstance(engine.drafter, ModelDrafter):
         named |= kv_buffers("drafter", engine.drafter.kv) | {"q": engine.drafter.q_RMV}
     if isinstance(engine.drafter, NgramDrafter):
@@ -268,11 +293,11 @@ def buffers(engine: LLMEngine) -> dict[str, int]:
 @pytest.mark.parametrize("draft", DRAFTERS)
 def test_no_buffer_is_replaced(draft: str) -> None:
     model = DraftModel(TINY, random_weights(TINY)) if draft == "model" else None
-    engine = tiny_engine(draft_model=model, span_outputs=draft == "ngram")
+    engine = tiny_engine(draft_model=model, span_outputs=draft == "ngram", max_tree_nodes=8)
     before = buffers(engine)
     assert len(before) > 20
-    for gammas in [(0,), (5,), (0, 3, 1)]:
-        engine.attach(Cycling(gammas))
+    for shapes in [(0,), (5,), (0, 3, 1), TREES]:
+        engine.attach(Cycling(shapes))
         run_all(engine, MIXED, per_step=1)
     assert buffers(engine) == before
 
@@ -285,7 +310,7 @@ class Spy(EagerBackend):
         self.events: list[str] = []
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        names = ("verify", "accept", "draft", "run", "catch_up", "take_in")
+        names = ("verify", "accept", "draft", "run", "catch_up", "take_in", "grow")
         name = next(name for name in names if name in piece.__code__.co_names)
 
         def spied() -> None:
@@ -367,3 +392,27 @@ def test_a_draft_model_drafts_before_verification_and_costs_no_host_read(monkeyp
         f"catch_up draft {judged}",
         f"draft draft draft {judged}",
     ]
+
+
+@pytest.mark.parametrize("draft", DRAFTERS)
+def test_trees_cost_no_host_read(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An n-gram tree is filled in one piece from what was drafted ahead, a model's level by level."""
+    spy = Spy()
+    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    model = DraftModel(TINY, random_weights(TINY)) if draft == "model" else None
+    engine = tiny_engine(draft_model=model, prefill_chunk=16, max_tree_nodes=8)
+    engine.attach(Cycling((2, TREES[1], TREES[0])))
+    reads = HostReads(monkeypatch.setattr)
+    engine.submit(Request([1, 2, 1, 4, 1, 2], Sampling(max_tokens=60)))
+    engine.step()
+    per_step: list[str] = []
+    for _ in range(2):
+        reads.count = 0
+        spy.events.clear()
+        engine.step()
+        assert reads.count == 1
+        per_step.append(" ".join(spy.events))
+    if draft == "ngram":
+        assert per_step == ["grow verify accept draft"] * 2
+    else:
+        assert per_step == ["grow grow grow grow verify accept", "grow grow verify accept"]
