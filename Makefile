@@ -7,7 +7,6 @@ READY := $(VENV)/.ready
 # Other engines need other versions of what we use, so they get an environment of their own.
 PEERS := .venv-peers
 PEERS_READY := $(PEERS)/.ready
-PEERS_PIP := $(PEERS)/bin/python -m pip install -q --disable-pip-version-check -c bench/peers-constraints.txt
 # One thread a worker: two torch workers with two threads each crowd two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 WORKERS ?= logical
@@ -65,13 +64,11 @@ bench-peers: $(READY) ## beside transformers and OpenVINO GenAI, the latter in .
 	@$(MAKE) --no-print-directory $(PEERS_READY) || echo "OpenVINO GenAI can not be set up here (see above); the rest is measured without it"
 	@$(BIN)/python bench/peers.py --venv $(PEERS) $(ARGS)
 
-$(PEERS_READY): bench/peers-constraints.txt
-	@echo "[1/3] virtual environment in $(PEERS)"
-	@$(PYTHON) -m venv $(PEERS)
-	@echo "[2/3] torch, at the version in bench/peers-constraints.txt"
-	@$(PEERS_PIP) torch
-	@echo "[3/3] OpenVINO GenAI and its exporter"
-	@$(PEERS_PIP) openvino-genai optimum-intel
+$(PEERS_READY): bench/peers-requirements.txt
+	@echo "[1/2] virtual environment in $(PEERS)"
+	@$(PYTHON) -m venv --clear $(PEERS)
+	@echo "[2/2] OpenVINO GenAI and its exporter, at the versions in bench/peers-requirements.txt (about 1.5 GiB)"
+	@$(PEERS)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r bench/peers-requirements.txt
 	@touch $@
 
 clean: ## remove .venv, .venv-peers and every cache in this folder

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,11 +99,20 @@ class CostModel(Protocol):
     def verify_s(self, batch: int, verify_tokens: int, context_tokens: int) -> float: ...
 
 
+class Identity(NamedTuple):
+    """What runs where, in words: times measured on another machine or model do not apply."""
+
+    machine: str
+    model: str
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do. `gammas` always holds 0 (plain decode); `batch_buckets` are ascending batch widths.
 
     `lag` is how many steps late a report may arrive, `delay` how many steps after `plan` a decision takes effect.
+    `packed_widths` are the captured widths of a verify pass without trees in tokens, roots included, ascending; empty
+    if unknown.
     """
 
     gammas: tuple[int, ...]
@@ -117,6 +126,8 @@ class Capabilities:
     lag: int = 0
     delay: int = 0
     cost: CostModel | None = None
+    identity: Identity | None = None
+    packed_widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if 0 not in self.gammas or list(self.gammas) != sorted(set(self.gammas)):

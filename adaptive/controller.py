@@ -27,6 +27,7 @@ from adaptive.legal import checked_needs
 from adaptive.prompts import as_prompts, as_samplings
 from adaptive.registry import get_policy
 from adaptive.requests import Completion, Output, Prompt, Request, RequestId, Sampling
+from adaptive.slo import NO_LIMITS, Slo, SloLedger
 from adaptive.stats import ControllerStats, Tally, reached, total
 
 SPARE_DECISIONS = 8  # steps an engine may leave unreported before their decisions are dropped
@@ -61,7 +62,8 @@ class AdaptiveController:
 
     It answers the engine's calls (`attach`, `plan`, `extend`, `trim`, `report`, `forget`) and serves the user's
     (`generate`, `stream`, or `submit` and `step`), all from one thread. `allow_lossy` is the operator's consent;
-    without it requests and policies that ask for lossy acceptance are refused.
+    without it requests and policies that ask for lossy acceptance are refused. `slo` gives requests without a limit of
+    their own that of their class.
 
     `clock` (seconds) measures the controller's own cost.
     """
@@ -72,11 +74,14 @@ class AdaptiveController:
         policy: Policy | str = "ema",
         *,
         guard: GuardConfig = GuardConfig(),  # noqa: B008 - frozen
+        slo: Slo = NO_LIMITS,
         allow_lossy: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine = engine
         self.allow_lossy = allow_lossy
+        self.slo = slo
+        self._ledger = SloLedger()
         self._clock = clock
         self._delivery = Delivery()
         self._open: dict[int, _Open] = {}
@@ -133,7 +138,7 @@ class AdaptiveController:
         **options: Unpack[RequestOptions],
     ) -> RequestId:
         """Queue one request; its outputs come from `step`. ValueError for what can not be served, with the fix."""
-        return self.engine.submit(self._request(prompt, sampling, id=id, **options))
+        return self._enqueue(self._request(prompt, sampling, id=id, **options))
 
     def step(self) -> Sequence[Output]:
         """Run the engine one step: what it added to submitted requests, and what came while `generate` ran."""
@@ -193,6 +198,7 @@ class AdaptiveController:
             last_error=faults.last,
             unmatched=self._unmatched,
             control_s=self._control_s,
+            slo=self._ledger.attainment(),
         )
 
     # --- for the engine -------------------------------------------------------------------------------------------
@@ -287,11 +293,18 @@ class AdaptiveController:
     ) -> Request:
         if options.get("allow_lossy", False) and not self.allow_lossy:
             raise ValueError("allow_lossy=True is refused: open AdaptiveController(..., allow_lossy=True) to permit it")
-        return Request(prompt, sampling, id=id, **options)
+        return self.slo.applied(Request(prompt, sampling, id=id, **options))
+
+    def _enqueue(self, request: Request) -> RequestId:
+        name = self.engine.submit(request)
+        self._ledger.opened(name, request)
+        return name
 
     def _advance(self) -> None:
         self._take_over()
-        self._delivery.route(self.engine.step())
+        outputs = self.engine.step()
+        self._ledger.closed(outputs)
+        self._delivery.route(outputs)
 
     def _serve(self, requests: Sequence[Request]) -> Generator[tuple[int, Output]]:
         """Outputs of these requests with their place in `requests`; whoever stops listening cancels what is left."""
@@ -299,7 +312,7 @@ class AdaptiveController:
         places: dict[RequestId, int] = {}
         try:
             for place, request in enumerate(requests):
-                name = self.engine.submit(request)
+                name = self._enqueue(request)
                 self._delivery.claim(name, inbox)
                 places[name] = place
             while places:

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 from adaptive.contract import Policy
-from policies import EmaTiers, Fixed, FixedTree, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
 
 GROUP = "adaptive.policies"
 ALLOW_LIST = "ADAPTIVE_PLUGINS"
@@ -128,6 +128,20 @@ def _ema_sglang(argument: str) -> Policy:
     return EmaTiers.sglang(argument or None)
 
 
+def _adaspec(argument: str) -> Policy:
+    return AdaSpec(cost=argument or None)
+
+
+def _adasd(argument: str) -> Policy:
+    if argument == "lossless":
+        return AdaSD(generation_only=True)
+    if argument == "v1":
+        return AdaSD(version="v1")
+    if argument in ("", "v2"):
+        return AdaSD()
+    raise ValueError(f"policy 'adasd:{argument}' is not valid: write adasd, adasd:v1, adasd:v2 or adasd:lossless")
+
+
 _BUILT_IN = {
     entry.name: entry
     for entry in (
@@ -143,5 +157,9 @@ _BUILT_IN = {
         PolicyEntry(
             "ema-sglang", "ema-sglang[:PATH]", "SGLang 0.5.23's adaptive rule, with its config file", _ema_sglang
         ),
+        PolicyEntry(
+            "adaspec", "adaspec[:COST]", "most tokens per second within limits on TPOT; COST is a profile", _adaspec
+        ),
+        PolicyEntry("adasd", "adasd[:v1|v2|lossless]", "entropy stop, acceptance by JS distance (lossy)", _adasd),
     )
 }

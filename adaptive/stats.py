@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from adaptive.contract import IntArray, StepReport
+from adaptive.slo import Attainment
 
 BLOCK_ROWS = 4096
 
@@ -23,7 +24,7 @@ class ControllerStats:
     prompt's own step is not reported). `verified_by_position[k]` draft tokens at depth k were verified, of which
     `accepted_by_position[k]` stood. `held` decisions kept their γ because of the guard's dwell; `clamped` and
     `policy_errors` count by kind; `unmatched` reports named a step whose decision is not known. `control_s` is time
-    in `plan` and `report`, the policy's included.
+    in `plan` and `report`, the policy's included. `slo` has the limits on time per token that finished requests kept.
     """
 
     policy: str
@@ -45,6 +46,7 @@ class ControllerStats:
     last_error: str | None
     unmatched: int
     control_s: float
+    slo: Mapping[str, Attainment] = field(default_factory=dict)
 
     @property
     def tau(self) -> float:
@@ -63,7 +65,8 @@ class ControllerStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain containers, `tau`, `alpha` and `control_us` included."""
-        return asdict(self) | {"tau": self.tau, "alpha": self.alpha, "control_us": self.control_us}
+        derived = {"tau": self.tau, "alpha": self.alpha, "control_us": self.control_us}
+        return asdict(self) | derived | {"slo": {name: one.to_dict() for name, one in self.slo.items()}}
 
 
 class Tally:

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import IO, Any
 
 MAX_NGRAM = 3  # longest match that prompt lookup tries
+UNLIMITED = 1 << 30  # prompt tokens in one pass
 
 
 def say(out: IO[str], record: dict[str, object]) -> None:
@@ -47,8 +48,15 @@ class Decoder:
             settings["INFERENCE_NUM_THREADS"] = threads
         if lookup:
             settings["prompt_lookup"] = True
-        self.pipeline = openvino_genai.LLMPipeline(folder, "CPU", **settings)
+        self.pipeline = openvino_genai.LLMPipeline(folder, "CPU", scheduler_config=self._scheduler(), **settings)
         self.settings = settings
+
+    def _scheduler(self) -> Any:
+        """The pipeline's usual one, but without prefix caching: every repeat asks the same prompts again."""
+        config = self.genai.SchedulerConfig()
+        config.enable_prefix_caching = False
+        config.max_num_batched_tokens = UNLIMITED
+        return config
 
     def facts(self) -> dict[str, object]:
         core = self.openvino.Core()

@@ -55,8 +55,8 @@ def programs(python: Path, folder: Path, threads: int) -> list[Program]:
     return [
         Program("openvino-f32", (*base, *exact), lookup=False, exact=True),
         Program("openvino-f32-lookup", (*base, *exact, *lookup), lookup=True, exact=True),
-        Program("openvino-default", base, lookup=False, exact=False),
-        Program("openvino-default-lookup", (*base, *lookup), lookup=True, exact=False),
+        Program("openvino-auto", base, lookup=False, exact=False),
+        Program("openvino-auto-lookup", (*base, *lookup), lookup=True, exact=False),
     ]
 
 

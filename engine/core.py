@@ -17,6 +17,7 @@ from engine.config import EngineConfig, doubling_buckets
 from engine.drafters import Drafter, KeepsPrefixes, TreeDrafter
 from engine.features import features_of
 from engine.graphs import make_backend
+from engine.identity import identify
 from engine.intake import Intake
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
@@ -123,6 +124,8 @@ class LLMEngine:
             verify_budget=True,
             stepwise=self.drafter is not None and self.drafter.when == "before" and not self.drafter.at_once,
             tree=TreeLimits(self.state.max_gamma, nodes, nodes) if nodes else None,
+            identity=identify(self.model_config, self.config, self.drafter),
+            packed_widths=self.runner.widths,
         )
 
     def attach(self, controller: Controller) -> None:

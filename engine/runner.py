@@ -132,7 +132,7 @@ class StepRunner:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Every packed width that some step may run at, ascending."""
+        """Every packed width that some step of chains may run at, ascending."""
         gammas = range(self._step.state.max_gamma + 1)
         return tuple(sorted({width for batch in self._batches for g in gammas for width in self._widths(batch, g)}))
 

@@ -47,9 +47,12 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if self.bos_id is not None and ids[:1] != [self.bos_id]:
-            ids.insert(0, self.bos_id)
-        return ids
+        return self._with_bos(ids)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each, on all cores."""
+        encoded = [one.ids for one in self._backend.encode_batch(list(texts), add_special_tokens=False)]
+        return [self._with_bos(ids) for ids in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special tokens, and ids beyond the vocabulary (padding of the embedding), have none."""
@@ -60,12 +63,17 @@ class Tokenizer:
         """What `ids` stand for before UTF-8 decoding: a token may end in the middle of a character."""
         return b"".join(self._bytes.get(token, b"") for token in ids)
 
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        return [self.bos_id, *ids] if self.bos_id is not None and ids[:1] != [self.bos_id] else ids
+
     def save(self, path: Path) -> None:
         """Write a tokenizer.json that does the same, whatever file this one came from."""
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         if self.bos_id is not None and backend.encode("a").ids[:1] != [self.bos_id]:
             first = backend.id_to_token(self.bos_id)
             backend.post_processor = TemplateProcessing(single=[first, "$A"], special_tokens=[(first, self.bos_id)])
+        if backend.decoder is None:
+            backend.decoder = tokenizers.decoders.ByteLevel()
         backend.save(str(path))
 
     def apply_chat(self, messages: Messages) -> str:

@@ -13,6 +13,7 @@ from adaptive.benchmark.prompts import PromptItem
 from adaptive.contract import Engine, Policy
 from adaptive.controller import AdaptiveController
 from adaptive.requests import RequestStats, Sampling
+from adaptive.slo import NO_LIMITS, Attainment, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Run:
     """One arm's answers to one group of prompts. `seconds` is wall time from the first submission to the last token.
 
     `tokens` maps prompt ids to token ids; `foreign_cpu` is the share of the machine others used. What only our own
-    engine can tell (`stats`, `itl_ms`, `steps`, `controller_s`) is empty for a peer.
+    engine can tell (`stats`, `itl_ms`, `steps`, `controller_s`, `slo`) is empty for a peer.
     """
 
     seconds: float
@@ -30,6 +31,7 @@ class Run:
     itl_ms: tuple[float, ...] = ()
     steps: tuple[StepTrace, ...] = ()
     controller_s: float = 0.0
+    slo: Mapping[str, Attainment] = field(default_factory=dict)
 
 
 class Arm(Protocol):
@@ -53,12 +55,15 @@ class PolicyArm:
     policy: Policy
     engine: Engine
     drafter: str | None = None
+    slo: Slo = NO_LIMITS
+    allow_lossy: bool = False
 
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
         probed = ProbedEngine(self.engine)
-        controller = AdaptiveController(probed, policy=self.policy.clone())
+        controller = AdaptiveController(probed, policy=self.policy.clone(), slo=self.slo, allow_lossy=self.allow_lossy)
+        width = probed.capabilities().batch_buckets[-1]
         with CpuMeter() as meter:
-            answers = ask(controller, items, sampling, concurrency=probed.capabilities().batch_buckets[-1])
+            answers = ask(controller, items, sampling, concurrency=width, allow_lossy=self.allow_lossy)
         return Run(
             seconds=meter.seconds,
             foreign_cpu=meter.foreign,
@@ -67,6 +72,7 @@ class PolicyArm:
             itl_ms=tuple(gap for answer in answers for gap in answer.itl_ms),
             steps=tuple(probed.probe.steps),
             controller_s=probed.probe.seconds,
+            slo=controller.stats().slo,
         )
 
 

@@ -49,8 +49,12 @@ def ask(
     sampling: Sampling,
     listener: Listener | None = None,
     concurrency: int | None = None,
+    *,
+    allow_lossy: bool = False,
 ) -> list[Answer]:
     """All answers, in the order of `items`. Request i samples with `sampling.seed + i`, so equal prompts may differ.
+
+    A prompt's task is the SLO class of its request.
 
     At most `concurrency` requests are in flight (None: all at once, and the engine queues them). Errors of the engine
     (such as a prompt longer than the context) pass through, naming the prompt they came from.
@@ -62,7 +66,7 @@ def ask(
         while waiting or running:
             while waiting and (concurrency is None or len(running) < concurrency):
                 index, answer = waiting.popleft()
-                running[_submit(controller, answer.item, sampling, index)] = answer
+                running[_submit(controller, answer.item, sampling, index, allow_lossy)] = answer
             outputs = controller.step()
             now = perf_counter()
             for output in outputs:
@@ -76,9 +80,11 @@ def ask(
     return answers
 
 
-def _submit(controller: AdaptiveController, item: PromptItem, sampling: Sampling, index: int) -> RequestId:
+def _submit(
+    controller: AdaptiveController, item: PromptItem, sampling: Sampling, index: int, allow_lossy: bool
+) -> RequestId:
     seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index)
     try:
-        return controller.submit(item.prompt, seeded)
+        return controller.submit(item.prompt, seeded, slo_class=item.task, allow_lossy=allow_lossy)
     except ValueError as error:
         raise ValueError(f"prompt {item.id!r}: {error}") from error

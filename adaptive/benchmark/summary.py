@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -14,6 +14,7 @@ from adaptive.benchmark.arms import Arm, Run
 from adaptive.benchmark.machine import FOREIGN_CPU_LIMIT, SHORTEST_READABLE_S
 from adaptive.benchmark.measure import Measurement
 from adaptive.requests import RequestStats
+from adaptive.slo import Attainment, merged
 
 BASELINE = "fixed:0"
 
@@ -73,6 +74,7 @@ class ArmSummary:
     controller_us_per_step: float
     mismatches: int | None
     near_ties: int | None = None
+    slo: Mapping[str, Attainment] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         """Flat, as `{"policy", "drafter", "tokens_per_s", "ratio", ...}`, with the tasks below."""
@@ -86,6 +88,7 @@ class ArmSummary:
             "controller_us_per_step": self.controller_us_per_step,
             "gamma_histogram": dict(self.gamma_histogram),
             "reasons": dict(self.reasons),
+            "slo": {name: one.to_dict() for name, one in self.slo.items()},
             "tasks": {task: _figures_json(figures) for task, figures in self.tasks.items()},
         }
 
@@ -146,6 +149,7 @@ def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -
         reasons=dict(Counter(step.reason or "unnamed" for step in steps).most_common()),
         controller_us_per_step=1e6 * _divide(sum(run.controller_s for run in runs), len(steps)),
         mismatches=len(differing_answers(results, arm.label)) if comparable else None,
+        slo=merged(run.slo for run in runs),
     )
 
 

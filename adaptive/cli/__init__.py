@@ -1,4 +1,4 @@
-"""The command line: `adaptive demo | generate | bench | models | policies`."""
+"""The command line: `adaptive demo | generate | bench | profile | train | models | policies | config`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from adaptive.cli import bench, demo, generate, models, policies
+from adaptive.cli import bench, config, demo, generate, models, policies, profile, train
 from adaptive.cli.errors import fail
 from adaptive.cli.options import debug_wanted
 from adaptive.cli.session import check_installation
@@ -22,8 +22,11 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(generate.generate)
 app.command()(bench.bench)
+app.command()(profile.profile)
+app.command()(train.train)
 app.add_typer(models.app, name="models")
 app.command()(policies.policies)
+app.add_typer(config.app, name="config")
 
 
 def main(args: Sequence[str] | None = None) -> None:

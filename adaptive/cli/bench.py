@@ -10,6 +10,7 @@ import typer
 
 from adaptive.cli import options as o
 from adaptive.cli import synthetic as s
+from adaptive.cli.configured import ConfigFile, Configured, configured
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.peers import LIBRARIES, peer_arms, peer_options
 from adaptive.cli.prompt_ids import token_ids
@@ -48,6 +49,8 @@ JsonFile = Annotated[
 
 
 def bench(
+    ctx: typer.Context,
+    config: ConfigFile = None,
     prompts: Prompts = None,
     policies: Policies = None,
     peers: Peers = None,
@@ -79,22 +82,22 @@ def bench(
     """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
     from adaptive.benchmark import conclude, make_gap, measure, units
 
-    chosen = _with_baseline(parse_policies(policies or [DEFAULT_POLICIES]))
+    setup = configured(ctx)
+    chosen = _with_baseline(setup.parse(policies or [DEFAULT_POLICIES]))
     sampling = o.sampling_options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
     wanted = o.engine_options(
         model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
-    )
-    wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
+    ).with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     others = peer_options(peers or [], peer_program or [], batch=max_batch, greedy=sampling.greedy, taken=[*chosen])
     items = _read_items(prompts, raw)
     _require_folder(json)
 
     engine = load(wanted.for_timing())
-    check_policies(engine, chosen)
+    check_policies(engine, chosen, allow_lossy=setup.allow_lossy)
     with peer_arms(engine, others, wanted, ignore_eos=ignore_eos) as theirs:
-        arms = [*_policy_arms(engine, chosen, wanted), *theirs]
+        arms = [*_policy_arms(engine, chosen, wanted, setup), *theirs]
         with Steps("bench", units(arms, items, repeat)) as steps:
             results = measure(arms, items, sampling, repeat, steps.begin)
     ids = {item.id: token_ids(engine.tokenizer, item.prompt) for item in items}
@@ -128,10 +131,15 @@ def _require_folder(json: str | None) -> None:
         raise UsageError(f"--json: the folder of {json} is not there")
 
 
-def _policy_arms(engine: TextEngine, policies: Mapping[str, Policy], wanted: o.EngineOptions) -> list[Arm]:
+def _policy_arms(
+    engine: TextEngine, policies: Mapping[str, Policy], wanted: o.EngineOptions, setup: Configured
+) -> list[Arm]:
     from adaptive.benchmark import PolicyArm
 
-    return [PolicyArm(spec, policy, engine, wanted.drafter) for spec, policy in policies.items()]
+    return [
+        PolicyArm(spec, policy, engine, wanted.drafter, setup.slo, setup.allow_lossy)
+        for spec, policy in policies.items()
+    ]
 
 
 def _settings(sampling: Sampling, wanted: o.EngineOptions) -> dict[str, object]:

@@ -12,9 +12,11 @@ from rich.table import Table
 
 from adaptive.cli import options as o
 from adaptive.cli import synthetic as s
+from adaptive.cli.configured import ConfigFile, configured
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import number, print_json, share, stderr, stdout, table
-from adaptive.cli.session import TextCodec, check_policies, load, parse_policy
+from adaptive.cli.report import print_slo
+from adaptive.cli.session import TextCodec, check_policies, load
 from adaptive.requests import Output, TokenLogprob
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ Logprobs = Annotated[
 
 
 def generate(
+    ctx: typer.Context,
+    config: ConfigFile = None,
     prompts: Prompts = None,
     prompt: PromptText = None,
     policy: PolicyName = "ema",
@@ -66,7 +70,8 @@ def generate(
     from adaptive.benchmark import ask
     from adaptive.controller import AdaptiveController
 
-    chosen = parse_policy(policy)
+    setup = configured(ctx)
+    policy, chosen = setup.parse_one(policy)
     sampling = o.sampling_options(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -79,17 +84,16 @@ def generate(
     )
     wanted = o.engine_options(
         model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
-    )
-    wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
+    ).with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)
-    check_policies(engine, {policy: chosen}, "--policy")
-    if wanted.synthetic is not None:
-        (stderr() if json else stdout()).print(wanted.synthetic.notice, markup=False)
-    printer = _JsonLines(items, wanted) if json else _Reader(items, stdout(), engine.tokenizer)
-    answers = ask(AdaptiveController(engine, policy=chosen), items, sampling, printer)
+    check_policies(engine, {policy: chosen}, "--policy", allow_lossy=setup.allow_lossy)
+    printer = _printer(items, wanted, engine.tokenizer, json=json)
+    controller = AdaptiveController(engine, policy=chosen, slo=setup.slo, allow_lossy=setup.allow_lossy)
+    answers = ask(controller, items, sampling, printer, allow_lossy=setup.allow_lossy)
     if not json:
         stdout().print(_summary(answers, policy))
+        print_slo(stdout(), {policy: controller.stats().slo})
 
 
 def _read_items(path: Path | None, texts: list[str] | None, raw: bool) -> list[PromptItem]:
@@ -103,6 +107,13 @@ def _read_items(path: Path | None, texts: list[str] | None, raw: bool) -> list[P
         with usage("--prompts"):
             items = read_prompts(path)
     return items if raw else [item.chat() for item in items]
+
+
+def _printer(items: list[PromptItem], wanted: o.EngineOptions, codec: TextCodec, *, json: bool) -> _JsonLines | _Reader:
+    """What shows the answers, once it is said where they mean nothing."""
+    if wanted.synthetic is not None:
+        (stderr() if json else stdout()).print(wanted.synthetic.notice, markup=False)
+    return _JsonLines(items, wanted) if json else _Reader(items, stdout(), codec)
 
 
 class _JsonLines:

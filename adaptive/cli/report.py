@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from adaptive.cli.render import number, share, table
+from adaptive.slo import Attainment
 
 if TYPE_CHECKING:
     from adaptive.benchmark import ArmSummary, Comparison, Figures, ForeignCpu, Outcome, Ratio
@@ -24,6 +26,7 @@ def print_outcome(console: Console, outcome: Outcome, notice: str | None) -> Non
     console.print(_task_table(summaries))
     if outcome.comparisons:
         console.print(_peer_table(outcome.comparisons))
+    print_slo(console, {one.policy: one.slo for one in summaries})
     line = lossless_line(summaries) if notice is None else "Lossless check: does not apply to synthetic acceptance."
     console.print(line, markup=False)
     print_foreign_cpu(console, outcome.others)
@@ -40,6 +43,19 @@ def print_foreign_cpu(console: Console, others: ForeignCpu) -> None:
             "[bold yellow]Warning:[/] with that much going on beside them, these times say little about the arms; "
             "repeat on a quiet machine."
         )
+
+
+def print_slo(console: Console, arms: Mapping[str, Mapping[str, Attainment]]) -> None:
+    """Who kept the limits on the time per token; nothing where no request had one."""
+    rows = [
+        [slo_class, arm, str(one.finished), f"{one.met} ({share(one.share)})", number(one.tpot_ms)]
+        for slo_class in sorted({name for kept in arms.values() for name in kept})
+        for arm, kept in arms.items()
+        if (one := kept.get(slo_class)) is not None
+    ]
+    if rows:
+        columns = ["class", "arm", "requests", "kept", "mean TPOT ms"]
+        console.print(table("Limits on the time per token", columns, rows, left=2))
 
 
 def lossless_line(summaries: list[ArmSummary]) -> str:
@@ -104,12 +120,18 @@ def _task_table(summaries: list[ArmSummary]) -> Table:
 
 
 def _peer_table(comparisons: list[Comparison]) -> Table:
-    rows = [
-        [one.task or "all of them", one.peer, one.policy, f"{number(one.ratio.median, 2)}x", _range(one.ratio)]
-        for one in comparisons
-    ]
-    title = "Against others (tokens/s of ours over theirs within the same repeat)"
-    return table(title, ["task", "theirs", "ours", "ratio", "min–max"], rows, left=3)
+    """A line for each task and peer, a column for each of our arms."""
+    ours = list(dict.fromkeys(one.policy for one in comparisons))
+    lines: dict[tuple[str, str], dict[str, Ratio]] = {}
+    for one in comparisons:
+        lines.setdefault((one.task or "all of them", one.peer), {})[one.policy] = one.ratio
+    rows = [[*names, *(_with_range(ratios[policy]) for policy in ours)] for names, ratios in lines.items()]
+    title = "Against others (tokens/s of ours over theirs within the same repeat: median, min–max)"
+    return table(title, ["task", "theirs", *ours], rows, left=2)
+
+
+def _with_range(ratio: Ratio) -> str:
+    return f"{number(ratio.median, 2)}x ({_range(ratio)})"
 
 
 def _range(ratio: Ratio) -> str:

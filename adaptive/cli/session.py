@@ -10,6 +10,7 @@ from adaptive.cli.errors import CliError, UsageError, usage
 from adaptive.cli.options import MAX_GAMMA, EngineOptions
 from adaptive.cli.render import Steps
 from adaptive.contract import Engine, Policy
+from adaptive.legal import checked_needs
 from adaptive.registry import get_policy
 from adaptive.requests import Messages
 
@@ -68,13 +69,15 @@ def parse_policy(spec: str, option: str = "--policy") -> Policy:
         return get_policy(spec)
 
 
-def parse_policies(specs: Iterable[str], option: str = "--policies") -> dict[str, Policy]:
-    """Comma-separated names to policies; commas inside brackets belong to a policy's argument."""
+def parse_policies(
+    specs: Iterable[str], option: str = "--policies", known: Mapping[str, Policy] | None = None
+) -> dict[str, Policy]:
+    """Comma-separated names to policies; commas inside brackets belong to a policy's argument. `known` go first."""
     policies: dict[str, Policy] = {}
     for spec in (part for text in specs for part in split_specs(text)):
         if spec in policies:
             raise UsageError(f"{option}: {spec!r} is named twice")
-        policies[spec] = parse_policy(spec, option)
+        policies[spec] = known[spec] if known and spec in known else parse_policy(spec, option)
     if not policies:
         raise UsageError(f"{option}: name at least one policy; `adaptive policies` lists them")
     return policies
@@ -96,12 +99,15 @@ def split_specs(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def check_policies(engine: Engine, policies: Mapping[str, Policy], option: str = "--policies") -> None:
+def check_policies(
+    engine: Engine, policies: Mapping[str, Policy], option: str = "--policies", *, allow_lossy: bool = False
+) -> None:
     """Refuse, before anything runs, a policy that can not work with this engine."""
     caps = engine.capabilities()
     for spec, policy in policies.items():
         with usage(f"{option} {spec}"):
-            policy.clone().bind(caps)
+            fresh = policy.clone()
+            checked_needs(fresh, fresh.bind(caps), caps, allow_lossy=allow_lossy)
 
 
 def check_installation(package: Path) -> None:

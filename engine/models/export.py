@@ -57,7 +57,7 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
         "head_dim": config.head_dim,
         "max_position_embeddings": config.context_len,
         "rms_norm_eps": config.norm_eps,
-        "rope_parameters": _rope(config),
+        "rope_parameters": rope_json(config),
         "tie_word_embeddings": config.tie_embeddings,
     }
     windowed = config.sliding_window is not None
@@ -73,7 +73,8 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
     return settings
 
 
-def _rope(config: ModelConfig) -> dict[str, Any]:
+def rope_json(config: ModelConfig) -> dict[str, Any]:
+    """`rope_parameters`, as transformers has them since its version 5."""
     scaling = config.rope_scaling
     if scaling is None:
         return {"rope_type": "default", "rope_theta": config.rope_theta}

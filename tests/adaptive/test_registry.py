@@ -76,7 +76,7 @@ def test_ema_sglang_reads_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("emma", "choose from ema, ema-sglang, fixed, fixed-tree, schedule"),
+        ("emma", "choose from adasd, adaspec, ema, ema-sglang, fixed, fixed-tree, schedule"),
         ("", "is not known"),
         ("fixed", "fixed:K"),
         ("fixed:-1", "fixed:K"),
@@ -98,7 +98,8 @@ def test_plugins_are_found_listed_and_given_their_argument(plugins: None, caplog
     assert (third.gamma, other.gamma) == (7, 2)
     with caplog.at_level(logging.WARNING):
         entries = list_policies()
-    assert [entry.name for entry in entries] == ["fixed", "fixed-tree", "schedule", "ema", "ema-sglang", "third"]
+    names = ["fixed", "fixed-tree", "schedule", "ema", "ema-sglang", "adaspec", "adasd", "third"]
+    assert [entry.name for entry in entries] == names
     assert entries[-1].description == "A policy from somewhere else."
     assert "'broken'" in caplog.text
 

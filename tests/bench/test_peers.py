@@ -85,7 +85,7 @@ def test_lookup_takes_part_at_batch_1_only() -> None:
     assert eight[eight.index("--peers") + 1] == "transformers"
     assert one.count("--peer-program") == 4
     asked = [eight[place + 1] for place, word in enumerate(eight) if word == "--peer-program"]
-    assert [text.partition("=")[0] for text in asked] == ["openvino-f32", "openvino-default"]
+    assert [text.partition("=")[0] for text in asked] == ["openvino-f32", "openvino-auto"]
     assert shlex.split(asked[0].partition("=")[2])[2] == "a folder"
     assert eight[eight.index("--max-batch") + 1] == "8"
     assert one[-2:] == ["--repeat", "3"]
@@ -150,9 +150,8 @@ def test_the_real_library_gives_our_tokens(smollm2_path: Path) -> None:
 
     checkpoint = load_gguf(smollm2_path)
     prompt = checkpoint.tokenizer.encode("The capital of France is")
-    found = usable(find_programs(venv, peers.MODEL, 1, console()), console())
-    assert [program.label for program in found][:2] == ["openvino-f32", "openvino-f32-lookup"]
-    for program in found[:2]:
+    folder = openvino_model.openvino_folder(peers.MODEL, venv, lambda text: None)
+    for program in programs(venv / "bin" / "python", folder, 1)[:2]:
         with started(program.label, program.command) as process:
             decoded = process.decode([prompt], 2, sorted(checkpoint.tokenizer.eos_ids))
         assert checkpoint.tokenizer.decode(decoded.tokens[0]).strip().startswith("Paris")

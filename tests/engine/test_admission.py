@@ -79,6 +79,7 @@ class Machine:
     def __init__(self, state: RowState) -> None:
         self.backend = Backend()
         self.drafts_fresh = False
+        self.index = None
         self.target, self.drafter = Cache(), Cache()
         self._state = state
 

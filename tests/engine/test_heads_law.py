@@ -28,7 +28,8 @@ from tests.engine.capture_law import HostReads, LawfulBackend
 from tests.engine.course import REQUESTS, take_course
 from tests.engine.heads import HeadSpec, TrainedHeads
 from tests.engine.joint_law import SAMPLES, SMALL, joint_law, p_value, sampled_answers
-from tests.engine.test_heads import EACH_KIND, ONE_EACH, SPECS, engine_of
+from tests.engine.test_heads import EACH_KIND, ONE_EACH, SPECS, Witness, answers_of, engine_of, largest_error
+from tests.engine.test_interrupt import PROMPTS, serve
 from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tiny_engine, tokens_of
 
 # --- sampled ---------------------------------------------------------------------------------------------------------
@@ -275,3 +276,24 @@ def test_what_runs_in_a_step_and_one_host_read(spec: HeadSpec, monkeypatch: pyte
 
 def test_all_kinds_are_tried() -> None:
     assert {SPECS[name].kind for name in ONE_EACH} == {"eagle1", "eagle3", "medusa", "mtp"}
+
+
+# --- interrupted -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mtp of three", "medusa"])
+def test_a_step_cut_short_leaves_no_guess_behind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was written when it struck: answers, and all later drafts, are those of full recomputation."""
+    spec, struck, at = SPECS[name], True, 0
+    answers = answers_of(spec, list(PROMPTS.values()), 15)
+    while struck:
+        with monkeypatch.context() as patch:
+            witness = Witness(answers, right=0.6)
+            witness.watch(patch)
+            engine = engine_of(spec, max_batch=3)
+            engine.attach(Cycling((3, 0, 4, 1)))
+            outputs, struck = serve(engine, 2, at)
+        assert [tokens_of(chunks) for chunks in outputs.values()] == list(answers.values()), f"cut at operation {at}"
+        assert largest_error(spec, witness.seen, torch.float64) < 1e-9, f"cut at operation {at}"
+        at += 239
+    assert at > 400, "the step is long enough for many places to cut it"

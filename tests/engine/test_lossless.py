@@ -13,7 +13,7 @@ from adaptive.contract import Policy
 from adaptive.requests import Request, Sampling
 from engine.sampling import verify
 from engine.sampling.distribution import choose
-from policies import EmaTiers, Fixed
+from policies import AdaSpec, EmaTiers, Fixed
 from tests.engine.joint_law import joint_law, p_value, sampled_answers
 from tests.engine.tiny import TINY, Cycling, random_weights, reference_greedy, run_all, tiny_engine, tokens_of
 
@@ -21,7 +21,9 @@ PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
-@pytest.mark.parametrize("policy", [Fixed(0), Fixed(1), Fixed(5), EmaTiers()], ids=["0", "1", "5", "ema"])
+@pytest.mark.parametrize(
+    "policy", [Fixed(0), Fixed(1), Fixed(5), EmaTiers(), AdaSpec()], ids=["0", "1", "5", "ema", "adaspec"]
+)
 def test_greedy_equals_plain_decode(policy: Policy, batch: int) -> None:
     """Requests of different lengths join one per step and leave when done."""
     weights = random_weights(TINY)

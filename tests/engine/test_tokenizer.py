@@ -138,3 +138,9 @@ def test_the_real_tokenizer_agrees_with_transformers(smollm2_path: Path) -> None
         assert ours.apply_chat(asked) == expected
     assert ours.vocab_size == len(peer)
     assert peer.eos_token_id in ours.eos_ids
+
+
+def test_many_texts_are_encoded_as_each() -> None:
+    texts = ["hello 123", "", "it's é"]
+    for tokenizer in (TOKENIZER, Tokenizer(LIBRARY, special_ids=SPECIAL_IDS, bos_id=1)):
+        assert tokenizer.encode_many(texts) == [tokenizer.encode(text) for text in texts]

@@ -11,13 +11,18 @@ class GenerationConfig(SimpleNamespace):
     """Takes every attribute."""
 
 
+class SchedulerConfig(SimpleNamespace):
+    """Takes every attribute, too."""
+
+
 class TokenizedInputs:
     def __init__(self, input_ids: Any, attention_mask: Any) -> None:
         self.input_ids, self.attention_mask = input_ids, attention_mask
 
 
 class LLMPipeline:
-    def __init__(self, folder: str, device: str, **settings: Any) -> None:
+    def __init__(self, folder: str, device: str, scheduler_config: SchedulerConfig, **settings: Any) -> None:
+        assert scheduler_config.enable_prefix_caching is False
         if folder == "missing":
             raise RuntimeError(f"no model in {folder}")
         self._lookup = bool(settings.get("prompt_lookup"))

@@ -1,0 +1,41 @@
+"""A cost model made on the way, where nobody has profiled the machine: fitted to the steps as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from policies.cost import StepCost
+from policies.cost_fit import StepSample, fit_cost
+
+KEPT = 512
+FIRST_FIT = 32
+
+
+class OnlineCost:
+    """Collects timed steps and fits them at 32, 64, 128, 256 and 512 of them, then every 512.
+
+    A fit takes milliseconds, so they are few. It needs verification passes of two widths per row, one of them with
+    drafts: before that `model` is None.
+    """
+
+    def __init__(self, batches: Sequence[int] = ()) -> None:
+        self.model: StepCost | None = None
+        self._batches = tuple(batches)
+        self._samples: deque[StepSample] = deque(maxlen=KEPT)
+        self._count = 0
+        self._next = FIRST_FIT
+
+    def add(self, sample: StepSample) -> bool:
+        """Keep a sample; True where this made a new `model`."""
+        self._samples.append(sample)
+        self._count += 1
+        if self._count < self._next or not self._varied():
+            return False
+        self._next = self._count + min(self._count, KEPT)
+        self.model = fit_cost(self._samples, batches=self._batches, label="fitted while running")
+        return True
+
+    def _varied(self) -> bool:
+        shapes = {(one.gamma > 0, one.tokens / one.batch) for one in self._samples}
+        return len(shapes) > 1 and any(drafted for drafted, _ in shapes)

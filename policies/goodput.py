@@ -1,0 +1,87 @@
+"""Which γ serves a batch best: expected tokens per second, under limits on the time per token.
+
+Shapes: G candidate γ, B rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from adaptive.contract import BoolArray, FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What each of `gammas` (ascending, from 0) promises for one step, `[G]` each.
+
+    `tokens_G` the batch is expected to emit in `seconds_G`. `strain_G` is the worst predicted time per token of any
+    row as a share of that row's limit: above 1 a limit is missed. None where no row has one.
+    """
+
+    gammas: tuple[int, ...]
+    tokens_G: FloatArray
+    seconds_G: FloatArray
+    strain_G: FloatArray | None = None
+
+    @property
+    def goodput(self) -> FloatArray:
+        """Tokens per second `[G]`."""
+        goodput: FloatArray = self.tokens_G / self.seconds_G
+        return goodput
+
+
+class Choice(NamedTuple):
+    """Place of the chosen γ, which `[G]` keep every limit, and one word on why."""
+
+    place: int
+    allowed_G: BoolArray
+    reason: str
+
+
+def choose(outlook: Outlook, current: int | None = None, hysteresis: float = 0.0) -> Choice:
+    """The γ of most goodput among those that keep all limits; where none does, the one of least strain.
+
+    `current` (a γ) is kept while it is allowed and within `hysteresis` of the best. Reasons: `goodput`, `no_gain`
+    (γ = 0 is best), `slo` (a limit forbids what would be best), `slo_infeasible` (no γ keeps the limits).
+
+    >>> outlook = Outlook((0, 1, 2), np.array([1, 1.8, 2.4]), np.array([1, 1.2, 2.0]))
+    >>> choose(outlook)[0::2]  # 1, 1.5 and 1.2 tokens per second
+    (1, 'goodput')
+    """
+    goodput_G, strain_G = outlook.goodput, outlook.strain_G
+    allowed_G = np.ones(len(goodput_G), np.bool_) if strain_G is None else strain_G <= 1
+    free = int(goodput_G.argmax())
+    if strain_G is not None and not allowed_G.any():
+        least = int(strain_G.argmin())
+        return Choice(least, np.arange(len(goodput_G)) == least, "slo_infeasible")
+    best = free if allowed_G[free] else int(np.where(allowed_G, goodput_G, -np.inf).argmax())
+    if current is not None and current in outlook.gammas:
+        kept = outlook.gammas.index(current)
+        if allowed_G[kept] and goodput_G[kept] >= (1 - hysteresis) * goodput_G[best]:
+            best = kept
+    if not allowed_G[free]:
+        return Choice(best, allowed_G, "slo")
+    return Choice(best, allowed_G, "goodput" if outlook.gammas[best] else "no_gain")
+
+
+def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, share_B: FloatArray) -> FloatArray | None:
+    """`Outlook.strain_G` from step seconds and the accepted tokens expected of a usual row.
+
+    Row b emits 1 + `share_B[b]` · `depth_G` tokens a step (share 0: it does not draft) and may take `limits_B[b]`
+    seconds for each; nan is no limit. None where no row has one.
+
+    >>> strain(np.array([0.04, 0.06]), np.array([0.0, 1.0]), np.array([0.05, np.nan]), np.array([1.0, 1.0])).round(3)
+    array([0.8, 0.6])
+    """
+    bound_B = np.isfinite(limits_B)
+    bound = np.count_nonzero(bound_B)
+    if not bound:
+        return None
+    if bound < len(bound_B):
+        limits_B, share_B = limits_B[bound_B], share_B[bound_B]
+    slowest_G = (limits_B + (limits_B * share_B) * depth_G[:, None]).min(axis=1)
+    strain_G: FloatArray = seconds_G / slowest_G
+    return strain_G

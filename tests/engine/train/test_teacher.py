@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.models.checkpoint import Checkpoint
+from engine.train.teacher import Teacher
+from tests.engine.tiny import reference_logits
+from tests.engine.train.tiny_school import CONFIG, tiny_teacher, tiny_tokenizer, weights
+
+VARIANTS = [
+    CONFIG,
+    replace(CONFIG, tie_embeddings=False, qkv_bias=True),
+    replace(CONFIG, qk_norm=True),
+]
+
+
+@pytest.mark.parametrize("config", VARIANTS, ids=["plain", "biases", "normed heads"])
+def test_reading_gives_the_references_logits(config: type(CONFIG)) -> None:  # type: ignore[valid-type]
+    teacher = tiny_teacher(config=config)
+    tokens = torch.randint(0, config.vocab_size, (2, 13), generator=torch.Generator().manual_seed(1))
+    logits = teacher.decoder.logits(teacher.read(tokens).hidden_BTE)
+    for row, some in zip(logits, tokens.tolist(), strict=True):
+        torch.testing.assert_close(row, reference_logits(config, weights(config=config), some))
+
+
+def test_taps_are_the_residual_stream_before_the_layers() -> None:
+    """The stream before layer n is what a model of n layers hands to its final norm."""
+    teacher = tiny_teacher()
+    tokens = torch.arange(10).unsqueeze(0)
+    taps = teacher.read(tokens, (0, 2)).taps
+    torch.testing.assert_close(taps[0], teacher.embed(tokens))
+    shallow = tiny_teacher(config=replace(CONFIG, num_layers=2))
+    shallow.decoder.final_norm = torch.ones_like(shallow.decoder.final_norm)
+    normed = taps[2] / (taps[2].pow(2).mean(-1, keepdim=True) + CONFIG.norm_eps).sqrt()
+    torch.testing.assert_close(normed, shallow.read(tokens).hidden_BTE)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_head_rows_are_rows_of_the_head(tied: bool) -> None:
+    config = replace(CONFIG, tie_embeddings=tied)
+    teacher, ids = tiny_teacher(config=config), torch.tensor([7, 2, 30])
+    hidden = torch.randn(5, config.hidden_size, dtype=torch.float64)
+    torch.testing.assert_close(hidden @ teacher.head_rows(ids).T, teacher.decoder.logits(hidden)[:, ids])
+
+
+def test_a_window_shorter_than_the_text_is_refused() -> None:
+    config = replace(CONFIG, sliding_window=16)
+    checkpoint = Checkpoint(config, weights(config=config), tiny_tokenizer())
+    with pytest.raises(ValueError, match="window is 16"):
+        Teacher.load(checkpoint, 32, "cpu")
+    assert Teacher.load(checkpoint, 16, "cpu").config is config
