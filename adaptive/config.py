@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from adaptive.config_policies import STRICT, NamedSection, PolicySection
@@ -33,6 +33,7 @@ class EngineSection(BaseModel):
     dtype: str | None = Field(default=None, description="float32, bfloat16 or float16.")
     device: str | None = Field(default=None, description="cpu or cuda.")
     threads: PositiveInt | None = Field(default=None, description="CPU threads.")
+    max_tree_nodes: NonNegativeInt | None = Field(default=None, description="Draft tokens per request in a tree.")
 
 
 class DrafterSection(BaseModel):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 
 from adaptive.contract import Policy
 from adaptive.registry import get_policy
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
 from policies.cost_published import PUBLISHED_COSTS
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -35,6 +35,17 @@ class FixedSection(BaseModel):
 
     def build(self, folder: Path) -> Policy:
         return Fixed(self.gamma)
+
+
+class FixedTreeSection(BaseModel):
+    """The same tree of draft tokens always."""
+
+    model_config = STRICT
+    kind: Literal["fixed-tree"]
+    parents: list[int] = Field(description="The node that each hangs below, one of those before it; -1 is the root.")
+
+    def build(self, folder: Path) -> Policy:
+        return FixedTree(self.parents)
 
 
 class ScheduleSection(BaseModel):
@@ -125,7 +136,14 @@ def _named(value: object) -> object:
 
 
 _Section = Annotated[
-    NamedSection | FixedSection | ScheduleSection | EmaSection | EmaSglangSection | AdaSpecSection | AdaSDSection,
+    NamedSection
+    | FixedSection
+    | FixedTreeSection
+    | ScheduleSection
+    | EmaSection
+    | EmaSglangSection
+    | AdaSpecSection
+    | AdaSDSection,
     Field(discriminator="kind"),
 ]
 PolicySection = Annotated[_Section, BeforeValidator(_named, json_schema_input_type=str | _Section)]

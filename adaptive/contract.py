@@ -84,9 +84,12 @@ class DrafterCaps:
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
+    """The largest tree: levels, nodes on a level, nodes in all. `dynamic`: also trees whose shape the device finds."""
+
     max_depth: int
     max_width: int
     max_nodes: int
+    dynamic: bool = False
 
 
 class CostModel(Protocol):
@@ -108,7 +111,8 @@ class Capabilities:
     """What an engine can do. `gammas` always holds 0 (plain decode); `batch_buckets` are ascending batch widths.
 
     `lag` is how many steps late a report may arrive, `delay` how many steps after `plan` a decision takes effect.
-    `packed_widths` are the captured widths of a verify pass in tokens, roots included, ascending; empty if unknown.
+    `packed_widths` are the captured widths of a verify pass without trees in tokens, roots included, ascending; empty
+    if unknown.
     """
 
     gammas: tuple[int, ...]
@@ -137,7 +141,8 @@ class Needs:
     """What a policy can reach; the engine captures that and no more.
 
     `gammas` maps each batch bucket to the γ the policy may choose there. `self_paced` policies bring their own
-    dwell and hysteresis, so the guard applies none.
+    dwell and hysteresis, so the guard applies none. `trees` are prepared at every γ that reaches their depth; others
+    that the engine can hold may be decided too.
     """
 
     gammas: Mapping[int, tuple[int, ...]]
@@ -147,6 +152,7 @@ class Needs:
     stepwise: bool = False
     budget: bool = False
     trim: bool = False
+    trees: frozenset[TreeShape] = frozenset()
     self_paced: bool = False
 
     @classmethod
@@ -226,7 +232,10 @@ class DraftStop:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """A static tree (`parents[i] < i`, root = -1), or the limits of a dynamic one."""
+    """A static tree (`parents[i] < i`, root = -1), or the limits of a dynamic one.
+
+    The first child of a node is its likeliest. A decision's γ is the tree's depth; a smaller one cuts the tree.
+    """
 
     parents: tuple[int, ...] | None = None
     depth: int = 0
@@ -242,6 +251,9 @@ class Decision:
     excluded) where the engine is `ragged`. Of a total the tokens of highest survival by `confidence` are verified,
     without it all rows' first tokens before their second; with `row_target` (tokens expected of a row, bonus included)
     those come first that a row needs to reach it. `reason` is a short word that becomes a metric label.
+
+    A `tree` is drafted and verified as a whole: `verify`, `row_target`, `confidence` and `draft_stop` steer chains
+    only, and the policy is not asked in between (`extend`, `trim`).
     """
 
     gamma: int
@@ -271,7 +283,8 @@ class DraftProgress:
 class StepReport:
     """What an earlier step did, per row of that step.
 
-    `drafted` ≥ `verified` ≥ `accepted`: acceptance past `verified` was never observed (censored). `live` is False
+    `drafted` ≥ `verified` ≥ `accepted`: acceptance past `verified` was never observed (censored). Of a tree the first
+    two count nodes, `accepted` the path that stands, and it leaves no signals (None). `live` is False
     where the request had already ended. `step_s` runs from completion to completion (nan after idle); `draft_s`,
     `verify_s` and `prefill_s` are parts of it, nan where not timed. `prefill_s` is what reading and copying prompts
     took, of requests that need not be in this batch yet. Signals are `[B, gamma]`: those of `DRAFT_SIGNALS` up to

@@ -81,6 +81,9 @@ def checked_needs(policy: object, needs: object, caps: Capabilities, *, allow_lo
             f"{name} sets Needs.trim: that takes a stepwise engine with verify budgets or row lengths, and a trim "
             "method on the policy"
         )
+    unfit = [tree for tree in needs.trees if caps.tree is None or not _tree_fits(tree, caps.tree)]
+    if unfit:
+        raise ValueError(f"{name} needs {unfit[0]}: the engine offers {caps.tree or 'no trees'}")
     lossy = sorted(kind for kind in needs.acceptances if not kind.lossless)
     if lossy and not allow_lossy:
         raise ValueError(f"{name} needs lossy acceptance {lossy}: open AdaptiveController(..., allow_lossy=True)")
@@ -135,13 +138,16 @@ class Rules:
             return None
         drafter = self._drafter(decision.drafter, batch, note)
         gamma = self._drafter_gamma(gamma, drafter, batch, note)
+        tree = _tree(decision.tree, self.caps.tree, note)
+        if tree is not None:
+            decision = _without_levers(decision, note)
         return Decision(
             gamma=gamma,
             verify=self.verify(decision.verify, gamma, batch, note),
             row_target=_row_target(decision.row_target, batch, note),
             confidence=self._confidence(decision.confidence, gamma, drafter, note),
             draft_stop=self._draft_stop(decision.draft_stop, batch, drafter, note),
-            tree=_tree(decision.tree, self.caps.tree, note),
+            tree=tree,
             acceptance=self._acceptance(decision.acceptance, batch, note),
             drafter=drafter,
             reason=_reason(decision.reason, note),
@@ -268,6 +274,16 @@ def _row_target(target: object, batch: int, note: Note) -> FloatArray | None:
     return None
 
 
+def _without_levers(decision: Decision, note: Note) -> Decision:
+    """Without what steers the drafting and the lengths of chains, which does not apply to a tree."""
+    levers = ("verify", "row_target", "confidence", "draft_stop")
+    pulled = [name for name in levers if getattr(decision, name) is not None]
+    if not pulled:
+        return decision
+    note("tree_levers", f"{' and '.join(pulled)} beside a tree: they steer chains only")
+    return replace(decision, verify=None, row_target=None, confidence=None, draft_stop=None)
+
+
 def _tree(tree: object, limits: TreeLimits | None, note: Note) -> TreeShape | None:
     if tree is None:
         return None
@@ -282,6 +298,8 @@ def _tree(tree: object, limits: TreeLimits | None, note: Note) -> TreeShape | No
 
 def _tree_fits(tree: TreeShape, limits: TreeLimits) -> bool:
     if tree.parents is None:
+        if not limits.dynamic:
+            return False
         sizes = zip(
             (tree.depth, tree.width, tree.nodes),
             (limits.max_depth, limits.max_width, limits.max_nodes),

@@ -16,7 +16,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 from adaptive.contract import Policy
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
 
 GROUP = "adaptive.policies"
 ALLOW_LIST = "ADAPTIVE_PLUGINS"
@@ -100,6 +100,16 @@ def _fixed(argument: str) -> Policy:
     return Fixed(int(argument))
 
 
+def _fixed_tree(argument: str) -> Policy:
+    widths = argument.split("x")
+    if not all(width.isdecimal() and int(width) for width in widths):
+        raise ValueError(
+            f"policy 'fixed-tree:{argument}' is not valid: write the children of each node level by level, "
+            "such as fixed-tree:3x2x1"
+        )
+    return FixedTree.branching(*map(int, widths))
+
+
 def _schedule(argument: str) -> Policy:
     if not argument:
         raise ValueError("policy 'schedule' needs a table: write schedule:FILE or schedule:[[1,4,5],[5,64,2]]")
@@ -136,6 +146,12 @@ _BUILT_IN = {
     entry.name: entry
     for entry in (
         PolicyEntry("fixed", "fixed:K", "the same γ = K at every step; fixed:0 is plain decode", _fixed),
+        PolicyEntry(
+            "fixed-tree",
+            "fixed-tree:KxKx...",
+            "the same tree at every step, K children below each node of a level",
+            _fixed_tree,
+        ),
         PolicyEntry("schedule", "schedule:PATH_OR_JSON", "γ by batch size, a table in vLLM's JSON form", _schedule),
         PolicyEntry("ema", "ema", "γ follows an average of accepted tokens, with gates against flapping", _ema),
         PolicyEntry(

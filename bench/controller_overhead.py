@@ -74,7 +74,9 @@ def our_arm(name: str, policy: Policy, accepted: dict[int, IntArray]) -> Arm:
     engine = ToyEngine(gammas=tuple(range(MAX_GAMMA + 1)), max_batch=BATCH)
     controller = AdaptiveController(engine, policy)
     observer = Observer(BATCH, perf_counter)
-    batch: list[Any] = [SimpleNamespace(row=row, prompt=(1,) * 20, request=Request("x")) for row in range(BATCH)]
+    batch: list[Any] = [
+        SimpleNamespace(row=row, context_len=20, tokens=[], request=Request("x")) for row in range(BATCH)
+    ]
     for request in batch:
         observer.seat(request)
     drafted = {gamma: np.full(BATCH, gamma) for gamma in accepted}
@@ -86,10 +88,16 @@ def our_arm(name: str, policy: Policy, accepted: dict[int, IntArray]) -> Arm:
         gamma = controller.plan(view).gamma
         planned = perf_counter_ns()
         feedback: Any = SimpleNamespace(
-            verified=drafted[gamma], accepted=accepted[gamma][k], draft_s=float("nan"), verify_s=float("nan")
+            gamma=gamma,
+            drafted=drafted[gamma],
+            verified=drafted[gamma],
+            accepted=accepted[gamma][k],
+            draft_s=float("nan"),
+            verify_s=float("nan"),
+            signals=None,
         )
         made = perf_counter_ns()
-        report = observer.report(view, gamma, feedback, 0)
+        report = observer.report(view, feedback, 0)
         controller.report(report)
         done = perf_counter_ns()
         observer.advance(view, report)

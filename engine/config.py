@@ -15,10 +15,12 @@ BACKENDS = ("eager", "cuda", *TEST_BACKENDS)
 class EngineConfig:
     """Sizes and devices. `context_len` is the tokens a row can hold, prompt and answer together.
 
-    `max_gamma` is what drafters are built for; the engine itself goes by its drafter. `prefill_chunk` bounds the prompt
-    tokens worked on between two decode steps. With `prefix_reuse`, what a prompt shares with the content of a row is
-    not computed again. `backend` runs the captured pieces: `eager` anywhere, `cuda` as CUDA graphs; on a CPU also
-    `replay` (recorded and replayed) and `late` (as late as is legal), which are for tests and debugging.
+    `max_gamma` is what drafters are built for; the engine itself goes by its drafter. With `max_tree_nodes` a policy
+    may have trees of up to so many draft tokens per row verified, if the drafter fills trees; buffers grow with it.
+    `prefill_chunk` bounds the prompt tokens worked on between two decode steps. With `prefix_reuse`, what a prompt
+    shares with the content of a row is not computed again. `backend` runs the captured pieces: `eager` anywhere, `cuda`
+    as CUDA graphs; on a CPU also `replay` (recorded and replayed) and `late` (as late as is legal), which are for tests
+    and debugging.
     """
 
     max_batch: int = 8
@@ -29,6 +31,7 @@ class EngineConfig:
     dtype: str = "float32"
     device: str = "cpu"
     backend: str = "eager"
+    max_tree_nodes: int = 0
 
     def __post_init__(self) -> None:
         on_gpu = self.device.startswith("cuda")
@@ -36,6 +39,7 @@ class EngineConfig:
             (self.max_batch >= 1, "max_batch", "at least 1"),
             (self.context_len >= 2, "context_len", "at least 2"),
             (0 <= self.max_gamma <= 64, "max_gamma", "from 0 to 64"),
+            (0 <= self.max_tree_nodes <= 256, "max_tree_nodes", "from 0 (no trees) to 256"),
             (self.prefill_chunk >= 1, "prefill_chunk", "at least 1"),
             (self.dtype in DTYPES, "dtype", f"one of {', '.join(DTYPES)}"),
             (not on_gpu or torch.cuda.is_available(), "device", "cpu: torch finds no CUDA device here"),

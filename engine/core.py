@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from adaptive.contract import AcceptanceKind, Capabilities, Controller, Needs
+from adaptive.contract import AcceptanceKind, Capabilities, Controller, Needs, TreeLimits
 from adaptive.requests import Output, Request, RequestId
 from engine.admission import Admission, ServingCounts
 from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
-from engine.drafters import Drafter, KeepsPrefixes
+from engine.drafters import Drafter, KeepsPrefixes, TreeDrafter
 from engine.features import features_of
 from engine.graphs import make_backend
 from engine.identity import identify
@@ -30,6 +30,7 @@ from engine.runner import StepRunner
 from engine.scheduler import Scheduler
 from engine.step import DecodeStep
 from engine.tokenizer import Tokenizer
+from engine.tree import TreeState
 
 if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
@@ -59,6 +60,7 @@ class LLMEngine:
         self.synthetic = synthetic
         self._clock = clock
         max_gamma = drafter.caps.max_gamma if drafter else 0
+        self.max_tree_nodes = config.max_tree_nodes if isinstance(drafter, TreeDrafter) and max_gamma else 0
         self.state = RowState(config.max_batch, config.context_len, max_gamma, config.device)
         self.kv = KVCache.allocate(
             decoder.config, config.max_batch, config.context_len, config.torch_dtype, config.device
@@ -78,13 +80,15 @@ class LLMEngine:
     def _make_runner(self, max_gamma: int) -> StepRunner:
         config, vocab = self.config, self.model_config.vocab_size
         logits_dtype = torch.float64 if config.torch_dtype == torch.float64 else torch.float32
-        tokens = config.max_batch * (max_gamma + 1)
+        nodes = self.max_tree_nodes
+        trees = TreeState(config.max_batch, nodes, config.device) if nodes else None
+        tokens = config.max_batch * (max(max_gamma, nodes) + 1)
         logits_NV = torch.zeros((tokens, vocab), dtype=logits_dtype, device=config.device)
         synthetic_M = None
         if self.synthetic is not None:
             chances = self.synthetic.conditional(max_gamma)
             synthetic_M = torch.tensor(chances, dtype=torch.float64, device=config.device)
-        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M)
+        step = DecodeStep(self.decoder, self.kv, self.state, self.drafter, logits_NV, synthetic_M, trees)
         chunk_3 = torch.zeros(3, dtype=torch.int64, device=config.device)
         prefill = Prefill(self.decoder, self.kv, self.state, chunk_3, features_of(self.drafter))
         return StepRunner(config, step, prefill, make_backend(config.backend, config.device), self._clock)
@@ -110,6 +114,7 @@ class LLMEngine:
 
     def capabilities(self) -> Capabilities:
         drafters = {self.drafter.name: self.drafter.caps} if self.drafter else {}
+        nodes = self.max_tree_nodes
         return Capabilities(
             gammas=tuple(range(self.state.max_gamma + 1)),
             batch_buckets=doubling_buckets(self.config.max_batch),
@@ -118,6 +123,7 @@ class LLMEngine:
             ragged=True,
             verify_budget=True,
             stepwise=self.drafter is not None and self.drafter.when == "before" and not self.drafter.at_once,
+            tree=TreeLimits(self.state.max_gamma, nodes, nodes) if nodes else None,
             identity=identify(self.model_config, self.config, self.drafter),
             packed_widths=self.runner.widths,
         )
@@ -197,12 +203,11 @@ class LLMEngine:
         matches = self.runner.match_lens if self.runner.drafts_fresh else None
         view = self._observer.view(batch, prefill_tokens, waiting, free, matches, self.runner.stale(batch))
         decision = controller.plan(view)
-        gamma = decision.gamma
         feedback = self.runner.run(decision, batch, controller)
-        report = self._observer.report(view, gamma, feedback, prefill_s)
+        report = self._observer.report(view, feedback, prefill_s)
         for place, sequence in enumerate(batch):
-            verified, accepted = int(report.verified[place]), int(report.accepted[place])
-            sequence.record(gamma, verified, accepted)
+            accepted = int(report.accepted[place])
+            sequence.record(feedback.gamma, feedback.by_position(place), accepted)
             tokens = feedback.tokens[place][: accepted + 1]
             output = sequence.extend(tokens, self._observer.completed_at, feedback.logprobs(place, accepted + 1))
             report.emitted[place] = len(output.tokens)

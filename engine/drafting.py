@@ -25,6 +25,14 @@ class Drafted:
     lens: IntArray
     pieces: int
 
+    def packed(self, verify: int | IntArray | None) -> int:
+        """Roots and draft tokens that a step will verify; `verify` is as in `Decision`."""
+        batch = len(self.lens)
+        if isinstance(verify, np.ndarray):
+            return batch + int(np.minimum(self.lens, verify.clip(0)).sum())
+        tokens = batch + int(self.lens.sum())
+        return tokens if verify is None else min(tokens, max(verify, batch))
+
 
 @dataclass(frozen=True, slots=True)
 class DraftWatch:

@@ -42,6 +42,22 @@ class KVCache:
         self.keys[layer].index_copy_(0, slots_N, keys_NKD)
         self.values[layer].index_copy_(0, slots_N, values_NKD)
 
+    def move(self, from_N: Tensor, to_N: Tensor) -> None:
+        """Copy slots to others in every layer; all are read before any is written."""
+        for half in (*self.keys, *self.values):
+            half.index_copy_(0, to_N, half.index_select(0, from_N))
+
+    def move_path(self, root_B: Tensor, path_BP: Tensor, count_B: Tensor) -> None:
+        """Bring the first `count_B` nodes of each row's path to the slots right after its root.
+
+        `root_B` are positions, `path_BP` slots counted from the root, itself first.
+        """
+        step_P = torch.arange(path_BP.shape[1], device=path_BP.device)
+        root_B1 = (torch.arange(path_BP.shape[0], device=path_BP.device) * self.capacity + root_B).unsqueeze(1)
+        moves_BP = (step_P > 0) & (step_P <= count_B.unsqueeze(1))
+        from_BP, to_BP = (torch.where(moves_BP, root_B1 + after, self.trash_slot) for after in (path_BP, step_P))
+        self.move(from_BP.flatten(), to_BP.flatten())
+
     def batch(self, layer: int, batch: int, context: int) -> tuple[Tensor, Tensor]:
         """The first `context` positions of the first `batch` rows as `[B, K, C, D]` views (nothing is copied)."""
         return (self._view(self.keys[layer], batch, context), self._view(self.values[layer], batch, context))

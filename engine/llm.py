@@ -41,6 +41,7 @@ def load_engine(
     max_batch: int = 8,
     context_len: int | None = None,
     max_gamma: int = 16,
+    max_tree_nodes: int = 0,
     dtype: str = "float32",
     device: str = "cpu",
     backend: str | None = None,
@@ -60,41 +61,42 @@ def load_engine(
     `ngram` copy from the outputs of ended requests too (how fast an answer comes may show that).
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
-    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `threads` sets torch's CPU threads. `prefix_reuse` spares
-    what a prompt shares with earlier ones; leave it off to time prompts. `synthetic` asks for an
-    acceptance rate instead of finding it out: outputs are then meaningless. `progress` is called with (bytes loaded,
-    bytes in all), per model. Raises ValueError for bad settings and files, FetchError when the hub does not give a
-    model, MemoryError before allocating what does not fit.
+    on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `max_tree_nodes` lets policies draft trees of so many
+    tokens per request, with `ngram` or `model`. `threads` sets torch's CPU threads. `prefix_reuse` spares what a prompt
+    shares with earlier ones; leave it off to time prompts. `synthetic` asks for an acceptance rate instead of finding
+    it out: outputs are then meaningless. `progress` is called with (bytes loaded, bytes in all), per model. Raises
+    ValueError for bad settings and files, FetchError when the hub gives no model, MemoryError before allocating what
+    does not fit.
     """
     _check_drafter(drafter, draft_model, span_outputs)
     source = open_model(model, revision)
-    shape = source.config
-    if context_len is not None and context_len > shape.context_len:
-        raise ValueError(f"context_len={context_len} is above the model's own limit of {shape.context_len} tokens")
     config = EngineConfig(
         max_batch=max_batch,
-        context_len=min(DEFAULT_CONTEXT, shape.context_len) if context_len is None else context_len,
+        context_len=_context_len(context_len, source.config.context_len),
         max_gamma=max_gamma,
+        max_tree_nodes=max_tree_nodes,
         dtype=dtype,
         device=device,
         backend=backend or ("cuda" if device.startswith("cuda") else "eager"),
         prefix_reuse=prefix_reuse,
     )
     draft = _open_draft(drafter, draft_model, source)
-    deepest = _max_gamma(drafter, draft, config)
-    if synthetic is not None:
-        synthetic.conditional(deepest)  # refused before minutes of loading
     index = index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0
-    require_memory(shape, config, deepest, draft.config if isinstance(draft, ModelSource) else draft, index)
+    _check_before_loading(source, draft, config, _max_gamma(drafter, draft, config), synthetic, index)
     if threads is not None:
         torch.set_num_threads(threads)
     checkpoint = source.load(config.torch_dtype, progress)
     decoder = Decoder(checkpoint.config, checkpoint.weights, config.context_len, config.device)
-    if drafter == "ngram":
-        chosen: Drafter | None = NgramDrafter(config, span_outputs=span_outputs)
-    else:
-        chosen = _make_drafter(draft, source, checkpoint, decoder, config, progress)
+    copier = NgramDrafter(config, span_outputs=span_outputs) if drafter == "ngram" else None
+    chosen = copier or _make_drafter(draft, source, checkpoint, decoder, config, progress)
     return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen, synthetic=synthetic)
+
+
+def _context_len(wanted: int | None, limit: int) -> int:
+    """Tokens per row; `limit` is the model's own."""
+    if wanted is not None and wanted > limit:
+        raise ValueError(f"context_len={wanted} is above the model's own limit of {limit} tokens")
+    return min(DEFAULT_CONTEXT, limit) if wanted is None else wanted
 
 
 def _check_drafter(drafter: str | None, draft_model: str | Path | None, span_outputs: bool) -> None:
@@ -126,6 +128,21 @@ def _open_draft(
         raise ValueError(f"{heads.name} holds a drafter of kind {name!r}: load it with drafter={name!r}")
     heads.check(target.config)
     return heads
+
+
+def _check_before_loading(
+    source: ModelSource,
+    draft: ModelSource | HeadFormat | None,
+    config: EngineConfig,
+    max_gamma: int,
+    synthetic: SyntheticAcceptance | None,
+    index: int,
+) -> None:
+    """What would fail after minutes of loading; `index` is what an n-gram index takes."""
+    if synthetic is not None:
+        synthetic.conditional(max_gamma)
+    shape = draft.config if isinstance(draft, ModelSource) else draft
+    require_memory(source.config, config, max_gamma, shape, index)
 
 
 def _max_gamma(drafter: str | None, draft: ModelSource | HeadFormat | None, config: EngineConfig) -> int:

@@ -35,10 +35,12 @@ def bytes_needed(
     if isinstance(draft, HeadFormat):
         max_gamma = draft.max_gamma(max_gamma)
     distribution = model.vocab_size * max(dtype.itemsize, 4)
+    grows = max_gamma > 0 and not (isinstance(draft, HeadFormat) and draft.kind != "draft")
+    widest = max(max_gamma, config.max_tree_nodes if grows else 0)
     needed = {
         "weights": _weight_bytes(model, config),
         "KV cache": KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype),
-        "logits": config.max_batch * (max_gamma + 1) * distribution,
+        "logits": config.max_batch * (widest + 1) * distribution,
     }
     if index:
         needed["n-gram index"] = index

@@ -10,8 +10,8 @@ import numpy as np
 from adaptive.contract import BoolArray, FloatArray, IntArray, StepReport, StepView
 
 if TYPE_CHECKING:
+    from engine.feedback import Feedback
     from engine.request_state import RequestState
-    from engine.runner import Feedback
 
 CONTEXT, EMITTED, GREEDY, LOSSY, SPECULATE = range(5)
 FIRST_TOKEN, TPOT_SLO = range(2)
@@ -83,12 +83,12 @@ class Observer:
             stale_tokens=stale,
         )
 
-    def report(self, view: StepView, gamma: int, feedback: Feedback, prefill_s: float) -> StepReport:
+    def report(self, view: StepView, feedback: Feedback, prefill_s: float) -> StepReport:
         """What the step did; `emitted` is filled in as the requests take their tokens."""
         self.completed_at = self._clock()
         report = StepReport(
             step=view.step,
-            gamma=gamma,
+            gamma=feedback.gamma,
             rows=view.rows,
             live=np.ones(len(view.rows), dtype=np.bool_),
             drafted=feedback.drafted,

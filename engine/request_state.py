@@ -88,16 +88,16 @@ class RequestState:
         self.row, self.seated, self.prefilled, self.cached = -1, False, 0, 0
         self.preemptions += 1
 
-    def record(self, gamma: int, verified: int, accepted: int) -> None:
-        """One decode step's draft counts."""
+    def record(self, gamma: int, verified: Sequence[int], accepted: int) -> None:
+        """One decode step's draft counts; `verified` per position: one each, but in a tree."""
         self.steps += 1
         self.gamma_histogram[gamma] = self.gamma_histogram.get(gamma, 0) + 1
-        missing = verified - len(self.drafted_by_position)
+        missing = len(verified) - len(self.drafted_by_position)
         if missing > 0:
             self.drafted_by_position.extend([0] * missing)
             self.accepted_by_position.extend([0] * missing)
-        for position in range(verified):
-            self.drafted_by_position[position] += 1
+        for position, count in enumerate(verified):
+            self.drafted_by_position[position] += count
             self.accepted_by_position[position] += position < accepted
 
     def extend(self, tokens: Sequence[int], now: float, logprobs: Sequence[TokenLogprob] | None) -> Output:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,62 +20,28 @@ from adaptive.contract import (
     Signal,
     ceil_bucket,
 )
-from adaptive.requests import TokenLogprob
 from engine.catch_up import CatchUp
 from engine.config import EngineConfig, context_buckets, doubling_buckets, token_buckets
 from engine.drafters import DraftKey, NgramDrafter
 from engine.drafting import Drafted, DraftWatch, trimmed
+from engine.feedback import Feedback
 from engine.graphs import Backend, Piece
 from engine.index_upkeep import IndexUpkeep
 from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
 from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepBundle, StepKey
+from engine.tree import StaticTree, TreeKey, static_tree
+from engine.tree_runner import TreeRunner
 
 if TYPE_CHECKING:
     from engine.request_state import RequestState
-
-
-@dataclass(frozen=True, slots=True)
-class Feedback:
-    """One step's results on the host, per request of the batch. Seconds are nan where a piece did not run."""
-
-    tokens: list[list[int]]
-    accepted: IntArray
-    verified: IntArray
-    drafted: IntArray
-    draft_s: float
-    verify_s: float
-    signals: Mapping[Signal, FloatArray] | None = None
-    logprob_values: list[list[list[float]]] | None = None
-    logprob_ids: list[list[list[int]]] | None = None
-    logprob_counts: tuple[int | None, ...] = ()
-
-    def logprobs(self, place: int, count: int) -> list[TokenLogprob] | None:
-        """The first `count` tokens' log-probabilities, if that request asked for them."""
-        if self.logprob_values is None or self.logprob_ids is None or self.logprob_counts[place] is None:
-            return None
-        top = self.logprob_counts[place]
-        rows = zip(self.tokens[place][:count], self.logprob_values[place], self.logprob_ids[place], strict=False)
-        return [
-            TokenLogprob(token, values[0], tuple(zip(ids[:top], values[1:], strict=False)))
-            for token, values, ids in rows
-        ]
 
 
 def draft(bundle: StepBundle) -> None:
     """Run a bundle's draft pieces, in order."""
     for piece in bundle.draft:
         piece()
-
-
-def _packed_tokens(verify: int | IntArray | None, drafted: IntArray) -> int:
-    """Roots and draft tokens that a step will verify."""
-    batch = len(drafted)
-    if isinstance(verify, np.ndarray):
-        return batch + int(np.minimum(drafted, verify.clip(0)).sum())
-    tokens = batch + int(drafted.sum())
-    return tokens if verify is None else min(tokens, max(verify, batch))
 
 
 class StepRunner:
@@ -101,6 +68,7 @@ class StepRunner:
         self.index: IndexUpkeep | None = None
         if isinstance(step.drafter, NgramDrafter):
             self.index = IndexUpkeep(config, step.drafter, step.state, backend)
+        self._trees = None if step.trees is None else TreeRunner(config, step, step.trees, backend)
         self._out: IntArray = np.zeros(tuple(step.state.out_RO.shape), dtype=np.int64)
         self._signals: FloatArray = np.zeros(tuple(step.state.signals_SRM.shape))
         self._needs: Needs | None = None
@@ -115,7 +83,8 @@ class StepRunner:
     @property
     def num_captured(self) -> int:
         """Pieces captured so far, by any backend."""
-        return 2 * len(self._bundles) + len(self._drafts) + len(self._prefills)
+        grown = 0 if self._trees is None else self._trees.num_captured
+        return 2 * len(self._bundles) + len(self._drafts) + len(self._prefills) + grown
 
     def prepare(self, needs: Needs) -> None:
         """Record the greedy bundles of every γ the policy can reach. Eager bundles cost nothing to make.
@@ -135,26 +104,35 @@ class StepRunner:
     def _record(self, needs: Needs) -> None:
         if not self.backend.records:
             return
+        trees = [static_tree(tuple(tree.parents), len(tree.parents)) for tree in needs.trees if tree.parents]
         for batch in self._batches:
-            for gamma in {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch)):
-                for tokens in self._widths(batch, gamma):
-                    for context in self._contexts:
-                        key = self._served(StepKey(batch, gamma, tokens, context))
-                        self._bundle(key)
-                        if gamma and self._catch_up is not None:
-                            for first in self._catch_up.firsts(key.draft, gamma):
-                                self._draft_piece(first, 0)
+            gammas = {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch))
+            shapes: list[tuple[int, TreeKey | None, int]] = [(gamma, None, gamma) for gamma in gammas]
+            shapes += [(tree.depth, tree.key, tree.key.nodes) for tree in trees if tree.depth in gammas]
+            for gamma, tree, widest in shapes:
+                for tokens, context in product(self._widths(batch, widest), self._contexts):
+                    key = self._served(StepKey(batch, gamma, tokens, context, tree=tree))
+                    self._bundle(key)
+                    self._record_before(key)
 
-    def _widths(self, batch: int, gamma: int) -> Sequence[int]:
+    def _record_before(self, key: StepKey) -> None:
+        """The pieces that come before verification and that no bundle holds."""
+        if key.tree is not None and self._trees is not None:
+            self._trees.pieces(key)
+        elif key.gamma and self._catch_up is not None:
+            for first in self._catch_up.firsts(key.draft, key.gamma):
+                self._draft_piece(first, 0)
+
+    def _widths(self, batch: int, widest: int) -> Sequence[int]:
         """Packed widths on offer: all, where a bundle costs nothing, else the full rectangle and its halves."""
         if not self.backend.records:
             return self._tokens
-        full = batch * (gamma + 1)
+        full = batch * (widest + 1)
         return sorted({max(full >> halvings, batch) for halvings in range(full.bit_length())})
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Every packed width that some step may run at, ascending."""
+        """Every packed width that some step of chains may run at, ascending."""
         gammas = range(self._step.state.max_gamma + 1)
         return tuple(sorted({width for batch in self._batches for g in gammas for width in self._widths(batch, g)}))
 
@@ -184,13 +162,21 @@ class StepRunner:
         return {drafter.name: self._catch_up.stale(batch)}
 
     def run(self, decision: Decision, batch: Sequence[RequestState], controller: Controller) -> Feedback:
-        """One decode step as decided for the requests of `batch` (ascending rows)."""
-        gamma, rows = decision.gamma, np.array([request.row for request in batch], dtype=np.int64)
-        shape = self._shape(decision, batch)
+        """One decode step as decided for the requests of `batch` (ascending rows).
+
+        What steers the drafting or the lengths of chains does nothing to a tree.
+        """
+        rows = np.array([request.row for request in batch], dtype=np.int64)
+        tree = None if self._trees is None else self._trees.of(decision)
+        shape = self._shape(decision, tree, batch)
+        gamma = shape.gamma
         self._step.state.control.aim(self.backend.write, decision, rows)
         started = self._clock()
-        drafts, verify = self._draft_before(shape, decision, rows, batch, controller)
-        key = self._sized(shape, _packed_tokens(verify, drafts.lens))
+        if tree is None:
+            drafts, verify = self._draft_before(shape, decision, rows, batch, controller)
+        else:
+            drafts, verify = self._grow_before(shape, tree, rows, batch), None
+        key = self._sized(shape, drafts.packed(verify))
         self.drafts_fresh = False  # until this step has run to its end
         bundle = self._bundle(key)
         drafted = self._clock()
@@ -206,9 +192,11 @@ class StepRunner:
             draft_s = float("nan")
         if self._config.device != "cpu":  # launches return before the work is done
             draft_s = verify_s = float("nan")
-        feedback = self._feedback(key, rows, batch, drafts.lens, (draft_s, verify_s))
+        feedback = self._feedback(key, tree, rows, batch, drafts.lens, (draft_s, verify_s))
         if gamma and self._catch_up is not None:
-            self._catch_up.settle(drafts.pieces, batch, feedback.accepted)
+            # the last node of a path that stands may be a leaf, which a draft model never reads
+            read = feedback.accepted if tree is None else (feedback.accepted - 1).clip(min=0)
+            self._catch_up.settle(drafts.pieces, batch, read)
         if gamma and self.index is not None:
             self.index.settle(batch, feedback.accepted)
         return feedback
@@ -229,13 +217,28 @@ class StepRunner:
             self._catch_up.run(shape.batch, batch)
             first = self._draft_piece(self._catch_up.first(shape.draft, shape.gamma, batch), 0)
             return self._draft_stepwise(first, shape, decision, rows, reach, controller)
+        available = self._drafted_ahead(shape, rows, batch)
+        return Drafted(np.minimum(available, shape.gamma), 1), decision.verify
+
+    def _drafted_ahead(self, shape: StepKey, rows: IntArray, batch: Sequence[RequestState]) -> IntArray:
+        """Draft tokens that each request could verify, drafted now where that was not done ahead."""
         if not self.drafts_fresh:
             if self.index is not None:
                 self.index.run(batch)
             draft(self._bundle(shape))
             self._read()
-        available = self._out[rows, self._step.state.columns.available]
-        return Drafted(np.minimum(available, shape.gamma), 1), decision.verify
+        available: IntArray = self._out[rows, self._step.state.columns.available]
+        return available
+
+    def _grow_before(self, shape: StepKey, tree: StaticTree, rows: IntArray, batch: Sequence[RequestState]) -> Drafted:
+        """As `_draft_before`, with the rows' trees filled; counts nodes."""
+        assert self._trees is not None, "whoever has a tree has what fills it"
+        if self._catch_up is None:
+            reach = self._drafted_ahead(shape, rows, batch)
+        else:
+            reach = self._catch_up.available(tree.depth, batch)
+            self._catch_up.run(shape.batch, batch)
+        return self._trees.grow(shape, tree, reach, batch)
 
     def _draft_stepwise(
         self,
@@ -268,16 +271,19 @@ class StepRunner:
         return drafts, verify
 
     def _served(self, key: StepKey, trims: bool = False) -> StepKey:
-        """The key with what the policy's needs add to it."""
+        """The key with what the policy's needs add to it; to a tree's nothing."""
         needs, drafter = self._needs, self._step.drafter
+        if key.tree is not None:
+            return key
         if needs is None or drafter is None or not key.gamma:
             return replace(key, trimmed=trims and key.gamma > 0)
         signals = needs.signals & drafter.caps.signals - {"match_len"}
         return replace(key, signals=signals, trimmed=trims or needs.budget or needs.stepwise or needs.trim)
 
-    def _shape(self, decision: Decision, batch: Sequence[RequestState]) -> StepKey:
+    def _shape(self, decision: Decision, tree: StaticTree | None, batch: Sequence[RequestState]) -> StepKey:
         """The key of the narrowest packed width; the true one depends on what the drafter finds."""
-        gamma, acceptance = decision.gamma, decision.acceptance.kind
+        gamma, widest = (tree.depth, tree.key.nodes) if tree else (decision.gamma, decision.gamma)
+        acceptance = decision.acceptance.kind
         longest = max(request.context_len for request in batch)
         samplings = [request.request.sampling for request in batch]
         sampler = Sampler.GREEDY
@@ -288,17 +294,19 @@ class StepRunner:
         key = StepKey(
             batch=bucket,
             gamma=gamma,
-            verify_tokens=ceil_bucket(self._widths(bucket, gamma), len(batch)),
-            context=ceil_bucket(self._contexts, min(longest + gamma + 1, self._config.context_len)),
+            verify_tokens=ceil_bucket(self._widths(bucket, widest), len(batch)),
+            context=ceil_bucket(self._contexts, min(longest + widest + 1, self._config.context_len)),
             sampler=sampler,
             logprobs=any(sampling.logprobs is not None for sampling in samplings),
             # Greedy rows and rows without drafts have but one verdict under every lossless rule.
-            acceptance=acceptance if gamma and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
+            # So has a tree whose candidates were chosen without chance.
+            acceptance=acceptance if gamma and not tree and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
+            tree=tree.key if tree else None,
         )
         return self._served(key, trims=decision.verify is not None)
 
     def _sized(self, shape: StepKey, tokens: int) -> StepKey:
-        return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.gamma), tokens))
+        return replace(shape, verify_tokens=ceil_bucket(self._widths(shape.batch, shape.widest), tokens))
 
     def bundle(self, key: StepKey) -> StepBundle:
         """One key's pieces, captured where they were not yet: what `run` runs, for measurements."""
@@ -307,10 +315,11 @@ class StepRunner:
     def _bundle(self, key: StepKey) -> StepBundle:
         bundle = self._bundles.get(key)
         if bundle is None:
-            step, mutable = self._step, self._step.state.mutable()
+            step, mutable = self._step, self._step.mutable()
             verify = self.backend.capture(lambda: step.verify(key), mutable, [step.logits_NV])
             accept = self.backend.capture(lambda: step.accept(key), mutable, step.state.outputs())
-            own = range(self._catch_up is not None, step.draft_pieces(key.gamma))  # what comes before depends on more
+            last = 0 if key.tree is not None and self._catch_up is not None else step.draft_pieces(key.gamma)
+            own = range(self._catch_up is not None, last)  # what comes before depends on more
             drafts = tuple(self._draft_piece(key.draft, position) for position in own)
             bundle = self._bundles[key] = StepBundle(key, verify, accept, drafts)
         return bundle
@@ -320,7 +329,7 @@ class StepRunner:
         place = (key, position)
         if place not in self._drafts:
             step = self._step
-            self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.state.mutable())
+            self._drafts[place] = self.backend.capture(lambda: step.draft(key, position), step.mutable())
         return self._drafts[place]
 
     def _read(self, signals: bool = False) -> None:
@@ -347,6 +356,7 @@ class StepRunner:
     def _feedback(
         self,
         key: StepKey,
+        tree: StaticTree | None,
         rows: IntArray,
         batch: Sequence[RequestState],
         drafted: IntArray,
@@ -359,6 +369,8 @@ class StepRunner:
             vocab = self._step.logits_NV.shape[-1]
             ids = self.backend.read(state.logprob_ids_RWX)[rows, :, :vocab].tolist()
         return Feedback(
+            gamma=key.gamma,
+            tree=tree,
             tokens=out[:, : key.gamma + 1].tolist(),
             accepted=out[:, state.columns.accepted],
             verified=out[:, state.columns.verified],

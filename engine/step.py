@@ -5,7 +5,7 @@ and what is drawn are decided on the device. A drafter that copies text drafts a
 the one packed copy to the host also says how many tokens each row can verify next. A draft model drafts before
 verification, in one piece per position.
 
-Shapes: B batch bucket, N packed tokens, G = γ, W = γ + 1, C context bucket, V vocabulary.
+Shapes: B batch bucket, N packed tokens, G = γ, W = γ + 1, C context bucket, V vocabulary, E hidden size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adaptive.contract import AcceptanceKind, Signal
 from adaptive.requests import MAX_LOGPROBS
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
-from engine.drafters import Drafter, DraftKey
+from engine.drafters import Drafter, DraftKey, GrowKey, TreeDrafter
 from engine.features import features_of, forward
 from engine.graphs import Piece
 from engine.kv import KVCache
@@ -27,9 +27,13 @@ from engine.layout import PackedLayout, pack
 from engine.models.decoder import Decoder
 from engine.sampling.distribution import Sampler, choose, distribution
 from engine.sampling.randomness import ACCEPT, CHOOSE, SYNTHETIC, uniform
+from engine.sampling.tree import first_children, longest, walk
 from engine.sampling.verify import count_accepted, verify_block, verify_greedy, verify_standard
 from engine.signals import note_target
 from engine.split import verify_lens
+from engine.tree import TreeKey, TreeState
+from engine.tree_links import TreeLinks
+from engine.tree_step import forward_tree, pack_tree, take_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,25 @@ class StepKey:
     acceptance: AcceptanceKind = AcceptanceKind.STANDARD
     signals: frozenset[Signal] = frozenset()
     trimmed: bool = False
+    tree: TreeKey | None = None  # γ is then its depth
 
     @property
     def draft(self) -> DraftKey:
         """The part that drafting depends on."""
         return DraftKey(self.batch, self.context, self.sampler, self.signals - {"target_entropy"})
 
+    @property
+    def widest(self) -> int:
+        """Draft tokens that a row verifies at most."""
+        return self.gamma if self.tree is None else self.tree.nodes
+
 
 @dataclass(frozen=True, slots=True)
 class StepBundle:
     """The captured pieces of one key, swapped as a whole. Plain decode (γ = 0) has nothing to draft.
 
-    Where drafting comes before verification, its first piece is not among them: it depends on what the rows lack.
+    Where drafting comes before verification, what depends on more than the key is not among them: its first piece, and
+    all that fill a tree.
     """
 
     key: StepKey
@@ -81,11 +92,23 @@ class DecodeStep:
     drafter: Drafter | None
     logits_NV: Tensor
     synthetic_M: Tensor | None = None
+    trees: TreeState | None = None
 
     def verify(self, key: StepKey) -> None:
         """One target forward over the packed roots and draft tokens; leaves logits."""
-        self._choose_lens(key)
-        state, layout = self.state, self._layout(key)
+        if key.tree is None:
+            self._choose_lens(key)
+            hidden_NE = self._forward_chains(key, self._layout(key))
+        else:
+            layout = self._layout(key)
+            hidden_NE = forward_tree(
+                self.decoder, self.kv, self.state, self._forest, key.tree, layout, key.batch, key.context
+            )
+        self.logits_NV[: key.verify_tokens].copy_(self.decoder.logits(hidden_NE))
+
+    def _forward_chains(self, key: StepKey, layout: PackedLayout) -> Tensor:
+        """The target's hidden states `[N, E]`."""
+        state = self.state
         root_N = state.lens_R.index_select(0, layout.row_N) - 1
         position_N = root_N + layout.offset_N
         slot_N = torch.where(layout.row_N < key.batch, layout.row_N * state.capacity + position_N, self.kv.trash_slot)
@@ -99,8 +122,7 @@ class DecodeStep:
         )
         attention = PackedAttention(self.kv, slot_N, layout.grid_BW, layout.place_N, mask)
         tokens_N = self._tokens(key, layout, root_N)
-        hidden_NE = forward(self.decoder, features_of(self.drafter), tokens_N, position_N, attention)
-        self.logits_NV[: key.verify_tokens].copy_(self.decoder.logits(hidden_NE))
+        return forward(self.decoder, features_of(self.drafter), tokens_N, position_N, attention)
 
     def _choose_lens(self, key: StepKey) -> None:
         """How many draft tokens each row verifies: all there are, or its share."""
@@ -111,7 +133,14 @@ class DecodeStep:
             lens_B = state.available(batch).clamp(max=key.gamma)
         state.verify_lens_R[:batch].copy_(lens_B)
 
+    @property
+    def _forest(self) -> TreeState:
+        assert self.trees is not None, "a key with a tree is made only where trees were asked for"
+        return self.trees
+
     def _layout(self, key: StepKey) -> PackedLayout:
+        if key.tree is not None:
+            return pack_tree(self.state, self._forest, key.batch, key.tree, key.verify_tokens)
         return pack(self.state, key.batch, key.gamma, key.verify_tokens)
 
     def _tokens(self, key: StepKey, layout: PackedLayout, root_N: Tensor) -> Tensor:
@@ -126,6 +155,9 @@ class DecodeStep:
         """Judge the draft tokens, append what stands and the token after it, and fill the packed feedback."""
         layout = self._layout(key)
         logits_NV = self.logits_NV[: key.verify_tokens]
+        if key.tree is not None:
+            self._accept_tree(key, key.tree, layout, logits_NV)
+            return
         drafts_BG = self.state.drafts_RM[: key.batch, : key.gamma]
         if self.synthetic_M is not None:
             accepted_B, emitted_BW = self._override(key, layout, logits_NV, drafts_BG, self.synthetic_M)
@@ -146,6 +178,38 @@ class DecodeStep:
         verify = verify_block if key.acceptance is AcceptanceKind.BLOCK else verify_standard
         q_BGV = self._draft_probs(key)
         return verify(probs_NV, layout.grid_BW, drafts_BG, layout.verified_B, accept_BG, choose_B, q_BGV)
+
+    def _accept_tree(self, key: StepKey, shape: TreeKey, layout: PackedLayout, logits_NV: Tensor) -> None:
+        """Append the path that stands and the token after it, and bring its keys and values together."""
+        links = self._forest.links(key.batch, shape)
+        tokens_BT = self._forest.tokens_RT[: key.batch, : shape.nodes]
+        node_B, next_B = self._judge_tree(key, layout, links, tokens_BT, logits_NV)
+        path = take_path(node_B, next_B, tokens_BT, links, shape.depth)
+        if key.logprobs:
+            self._logprobs(key, logits_NV, layout.grid_BW.gather(1, path.offset_BP), path.emitted_BP)
+        self.kv.move_path(self.state.lens_R[: key.batch] - 1, path.offset_BP, path.accepted_B)
+        if isinstance(self.drafter, TreeDrafter):
+            self.drafter.keep_path(self.state, path.offset_BP, path.accepted_B)
+        self._append(key, path.emitted_BP, path.accepted_B, layout.verified_B)
+
+    def _judge_tree(
+        self, key: StepKey, layout: PackedLayout, links: TreeLinks, tokens_BT: Tensor, logits_NV: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The offset of the last node that stands, and the token after it, `[B]` each. Every lossless rule is one."""
+        grid_BW, count_B = layout.grid_BW, layout.verified_B
+        if self.synthetic_M is not None:
+            stands_BG = self._uniforms(key, key.gamma, SYNTHETIC) < self.synthetic_M[: key.gamma]
+            node_B = first_children(stands_BG, count_B, links)
+            place_B = grid_BW.gather(1, node_B.unsqueeze(1)).squeeze(1)
+            return node_B, self._targets_own(key, layout.row_N, logits_NV, place_B)
+        if key.sampler is Sampler.GREEDY:
+            target_BW = logits_NV.argmax(-1)[grid_BW]
+            node_B = longest(target_BW, tokens_BT, count_B, links)
+            return node_B, target_BW.gather(1, node_B.unsqueeze(1)).squeeze(1)
+        probs_NV = self._probs(key, layout.row_N, logits_NV)
+        accept_BX = self._uniforms(key, links.child_BWK.shape[2] * key.gamma, ACCEPT)
+        node_B, left_BV = walk(probs_NV, grid_BW, tokens_BT, count_B, accept_BX, links)
+        return node_B, choose(left_BV, self._uniforms(key, 1, CHOOSE).squeeze(1))
 
     def _draft_probs(self, key: StepKey) -> Tensor | None:
         if self.drafter is None or self.drafter.when == "ahead" or key.gamma == 0:
@@ -168,13 +232,15 @@ class DecodeStep:
         accepted_B = count_accepted(stands_BG, layout.verified_B)
         accepted_B1 = accepted_B.unsqueeze(1)
         final_B = layout.grid_BW.gather(1, accepted_B1).squeeze(1)
-        if key.sampler is Sampler.GREEDY:
-            next_B = logits_NV.argmax(-1)[final_B]
-        else:
-            probs_NV = self._probs(key, layout.row_N, logits_NV)
-            next_B = choose(probs_NV.index_select(0, final_B), self._uniforms(key, 1, CHOOSE).squeeze(1))
-        next_B1 = next_B.unsqueeze(1)
+        next_B1 = self._targets_own(key, layout.row_N, logits_NV, final_B).unsqueeze(1)
         return accepted_B, torch.cat([drafts_BG, next_B1], 1).scatter(1, accepted_B1, next_B1)
+
+    def _targets_own(self, key: StepKey, row_N: Tensor, logits_NV: Tensor, place_B: Tensor) -> Tensor:
+        """The target's token after each of the packed places, whatever was drafted `[B]`."""
+        if key.sampler is Sampler.GREEDY:
+            return logits_NV.argmax(-1)[place_B]
+        probs_NV = self._probs(key, row_N, logits_NV)
+        return choose(probs_NV.index_select(0, place_B), self._uniforms(key, 1, CHOOSE).squeeze(1))
 
     def _probs(self, key: StepKey, row_N: Tensor, logits_NV: Tensor) -> Tensor:
         settings = (self.state.temperature_R, self.state.top_k_R, self.state.top_p_R)
@@ -214,6 +280,19 @@ class DecodeStep:
         state.out_RO[:batch, : key.gamma + 1].copy_(emitted_BW)
         state.out_RO[:batch, columns.accepted].copy_(accepted_B)
         state.out_RO[:batch, columns.verified].copy_(verified_B)
+
+    def mutable(self) -> list[Tensor]:
+        """What a step changes and a capture's warm-up must put back."""
+        return [*self.state.mutable(), *(self.trees.mutable() if self.trees is not None else ())]
+
+    def grow_pieces(self, tree: TreeKey) -> int:
+        """How many pieces it takes to fill a tree."""
+        return 1 if self.drafter is None or self.drafter.when == "ahead" else tree.depth
+
+    def grow(self, key: GrowKey, level: int) -> None:
+        """Fill the trees of this step: the tokens below the nodes of one level, or all of them."""
+        assert isinstance(self.drafter, TreeDrafter), "trees are offered only with a drafter that fills them"
+        self.drafter.grow(self.state, self._forest, key, level)
 
     def draft_pieces(self, gamma: int) -> int:
         """How many pieces it takes to draft γ tokens."""

@@ -4,6 +4,7 @@ from policies.adasd import AdaSD
 from policies.adaspec import AdaSpec
 from policies.ema import EmaTiers
 from policies.fixed import Fixed
+from policies.fixed_tree import FixedTree
 from policies.schedule import Schedule
 
-__all__ = ["AdaSD", "AdaSpec", "EmaTiers", "Fixed", "Schedule"]
+__all__ = ["AdaSD", "AdaSpec", "EmaTiers", "Fixed", "FixedTree", "Schedule"]

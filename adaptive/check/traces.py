@@ -47,7 +47,7 @@ WIDE = Capabilities(
     ragged=True,
     verify_budget=True,
     stepwise=True,
-    tree=TreeLimits(max_depth=16, max_width=8, max_nodes=64),
+    tree=TreeLimits(max_depth=16, max_width=8, max_nodes=64, dynamic=True),
     lag=2,
     cost=LinearCost(),
 )

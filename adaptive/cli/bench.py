@@ -73,6 +73,7 @@ def bench(
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
     threads: o.Threads = None,
+    max_tree_nodes: o.TreeNodes = 0,
     synthetic_rate: s.Rate = None,
     synthetic_rates: s.Rates = None,
     synthetic_length: s.Length = None,
@@ -86,8 +87,9 @@ def bench(
     sampling = o.sampling_options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos
     )
-    wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
-    wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
+    wanted = o.engine_options(
+        model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
+    ).with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     others = peer_options(peers or [], peer_program or [], batch=max_batch, greedy=sampling.greedy, taken=[*chosen])
     items = _read_items(prompts, raw)
     _require_folder(json)

@@ -60,6 +60,7 @@ def generate(
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
     threads: o.Threads = None,
+    max_tree_nodes: o.TreeNodes = 0,
     synthetic_rate: s.Rate = None,
     synthetic_rates: s.Rates = None,
     synthetic_length: s.Length = None,
@@ -81,14 +82,13 @@ def generate(
         ignore_eos=ignore_eos,
         logprobs=logprobs,
     )
-    wanted = o.engine_options(model, revision, drafter, draft_model, max_batch, context, dtype, device, threads)
-    wanted = wanted.with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
+    wanted = o.engine_options(
+        model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
+    ).with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, prompt, raw)
     engine = load(wanted)
     check_policies(engine, {policy: chosen}, "--policy", allow_lossy=setup.allow_lossy)
-    if wanted.synthetic is not None:
-        (stderr() if json else stdout()).print(wanted.synthetic.notice, markup=False)
-    printer = _JsonLines(items, wanted) if json else _Reader(items, stdout(), engine.tokenizer)
+    printer = _printer(items, wanted, engine.tokenizer, json=json)
     controller = AdaptiveController(engine, policy=chosen, slo=setup.slo, allow_lossy=setup.allow_lossy)
     answers = ask(controller, items, sampling, printer, allow_lossy=setup.allow_lossy)
     if not json:
@@ -107,6 +107,13 @@ def _read_items(path: Path | None, texts: list[str] | None, raw: bool) -> list[P
         with usage("--prompts"):
             items = read_prompts(path)
     return items if raw else [item.chat() for item in items]
+
+
+def _printer(items: list[PromptItem], wanted: o.EngineOptions, codec: TextCodec, *, json: bool) -> _JsonLines | _Reader:
+    """What shows the answers, once it is said where they mean nothing."""
+    if wanted.synthetic is not None:
+        (stderr() if json else stdout()).print(wanted.synthetic.notice, markup=False)
+    return _JsonLines(items, wanted) if json else _Reader(items, stdout(), codec)
 
 
 class _JsonLines:

@@ -73,6 +73,16 @@ DraftModel = Annotated[
 MaxBatch = Annotated[
     int, typer.Option("--max-batch", min=1, help="Requests decoded side by side.", rich_help_panel=ENGINE_PANEL)
 ]
+TreeNodes = Annotated[
+    int,
+    typer.Option(
+        "--max-tree-nodes",
+        min=0,
+        max=256,
+        help="Draft tokens per request in a tree at most; 0 offers no trees.",
+        rich_help_panel=ENGINE_PANEL,
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -129,6 +139,7 @@ class EngineOptions:
     revision: str | None = None
     synthetic: SyntheticAcceptance | None = None
     prefix_reuse: bool = True
+    max_tree_nodes: int = 0
 
     def for_timing(self) -> EngineOptions:
         """The same without prefix reuse: whoever is given a prompt second would not have to read it."""
@@ -150,6 +161,7 @@ def engine_options(
     dtype: str,
     device: str,
     threads: int | None,
+    max_tree_nodes: int = 0,
 ) -> EngineOptions:
     """Checks what can be checked before torch is imported; raises UsageError."""
     if drafter not in DRAFTERS:
@@ -159,7 +171,18 @@ def engine_options(
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
     chosen = None if drafter == "none" else drafter
-    return EngineOptions(model, chosen, max_batch, context, dtype, device, threads, draft_model, revision)
+    return EngineOptions(
+        model,
+        chosen,
+        max_batch,
+        context,
+        dtype,
+        device,
+        threads,
+        draft_model,
+        revision,
+        max_tree_nodes=max_tree_nodes,
+    )
 
 
 def sampling_options(

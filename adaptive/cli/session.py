@@ -48,6 +48,7 @@ def open_engine(options: EngineOptions, progress: LoadProgress) -> TextEngine:
         max_batch=options.max_batch,
         context_len=options.context,
         max_gamma=MAX_GAMMA,
+        max_tree_nodes=options.max_tree_nodes,
         dtype=options.dtype,
         device=options.device,
         threads=options.threads,

@@ -1,6 +1,15 @@
 """Where draft tokens come from."""
 
-from engine.drafters.base import AheadDrafter, CatchUpKey, Drafter, DraftKey, KeepsPrefixes, StepDrafter
+from engine.drafters.base import (
+    AheadDrafter,
+    CatchUpKey,
+    Drafter,
+    DraftKey,
+    GrowKey,
+    KeepsPrefixes,
+    StepDrafter,
+    TreeDrafter,
+)
 from engine.drafters.heads import HeadDrafter
 from engine.drafters.medusa import MedusaDrafter
 from engine.drafters.model import ModelDrafter
@@ -11,10 +20,12 @@ __all__ = [
     "CatchUpKey",
     "DraftKey",
     "Drafter",
+    "GrowKey",
     "HeadDrafter",
     "KeepsPrefixes",
     "MedusaDrafter",
     "ModelDrafter",
     "NgramDrafter",
     "StepDrafter",
+    "TreeDrafter",
 ]

@@ -12,6 +12,7 @@ from adaptive.contract import DrafterCaps, Signal
 from engine.batch import RowState
 from engine.features import Features
 from engine.sampling.distribution import Sampler
+from engine.tree import TreeKey, TreeState
 
 
 class AheadDrafter(Protocol):
@@ -109,6 +110,29 @@ class KeepsPrefixes(Protocol):
 
     def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
         """Copy the first `count` ≤ `context` tokens' state; all three numbers are the device's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowKey:
+    """What fixes the shapes of a tree's draft pieces."""
+
+    batch: int
+    context: int
+    tree: TreeKey
+
+
+@runtime_checkable
+class TreeDrafter(Protocol):
+    """A drafter that also fills trees, between the decision and verification; of tokens chosen without chance.
+
+    One that drafts ahead does it in one piece, the others in one per level.
+    """
+
+    def grow(self, state: RowState, tree: TreeState, key: GrowKey, level: int) -> None:
+        """At level 0 give every row its tree; write the tokens of depth level + 1, or of all depths."""
+
+    def keep_path(self, state: RowState, path_BP: Tensor, accepted_B: Tensor) -> None:
+        """The first `accepted_B` nodes of a path stand: bring a cache of one's own in line, before lengths change."""
 
 
 Drafter = AheadDrafter | StepDrafter

@@ -1,7 +1,7 @@
 """Drafting with a second, smaller model that speaks the same tokens (Leviathan et al. 2023).
 
 Shapes: B batch bucket, N packed tokens, W most tokens per row, V the target's vocabulary, D the draft vocabulary, E
-hidden size.
+hidden size, I nodes with children on a level, P = depth + 1.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.attention import PackedAttention, causal_mask
+from engine.attention import PackedAttention, causal_mask, tree_mask
 from engine.batch import RowState
 from engine.config import EngineConfig
-from engine.drafters.base import DraftKey
+from engine.drafters.base import DraftKey, GrowKey
+from engine.drafters.growth import hang, inner_nodes
 from engine.drafters.stepwise import CachedDrafter
 from engine.kv import KVCache
 from engine.layout import PackedLayout
 from engine.models.decoder import Decoder
+from engine.tree import TreeState
+from engine.tree_links import TreeLinks
 
 
 class ModelDrafter(CachedDrafter):
@@ -65,6 +68,52 @@ class ModelDrafter(CachedDrafter):
     def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
         self.kv.copy_prefix(source, target, count, min(context, self.limit))
 
+    def grow(self, state: RowState, tree: TreeState, key: GrowKey, level: int) -> None:
+        """The most likely tokens after each node of the level, at any temperature: q is one-hot on each of them."""
+        batch = key.batch
+        if level == 0:
+            hidden_NE = self._first(state, DraftKey(batch, key.context), self.drafting(state, batch))
+            links = tree.plant(state, batch, key.tree, self.limit)
+            inner_BI = torch.zeros((batch, 1), dtype=torch.int64, device=hidden_NE.device)
+        else:
+            links = tree.links(batch, key.tree)
+            inner_BI = inner_nodes(links, level, key.tree.inner[level - 1])
+            hidden_NE = self._inner(state, tree, key, links, inner_BI, level)
+        hang(tree, links, inner_BI, self._known_logits(hidden_NE).view(*inner_BI.shape, -1), self.ids_D)
+
+    def keep_path(self, state: RowState, path_BP: Tensor, accepted_B: Tensor) -> None:
+        """The last node that stands may be a leaf, which was never read: it stays lacking, as the root's successor."""
+        read_B = (accepted_B - 1).clamp(min=0)
+        self.kv.move_path(state.lens_R[: len(read_B)] - 1, path_BP, read_B)
+        state.cached_R[: len(read_B)] += read_B
+
+    def _inner(
+        self, state: RowState, tree: TreeState, key: GrowKey, links: TreeLinks, inner_BI: Tensor, level: int
+    ) -> Tensor:
+        """Nodes with children, all of one depth `[B · I, E]`."""
+        batch, config = key.batch, self._decoder.config
+        row_B = torch.arange(batch, device=inner_BI.device)
+        root_B = state.lens_R[:batch] - 1
+        place_BI = root_B.unsqueeze(1) + inner_BI
+        inside_BI = (self.drafting(state, batch) > 0).unsqueeze(1) & (place_BI < self.limit)
+        inside_BI = inside_BI & (inner_BI <= tree.counts_R[:batch].unsqueeze(1))
+        slot_BI = torch.where(inside_BI, row_B.unsqueeze(1) * self.limit + place_BI, self.kv.trash_slot)
+        position_BI = (root_B + level).clamp(max=self.limit - 1).unsqueeze(1).expand_as(inner_BI)
+        mask = tree_mask(
+            root_B,
+            inner_BI,
+            links,
+            min(key.context, self.limit),
+            config.sliding_window,
+            config.num_heads // config.num_kv_heads,
+            self._decoder.dtype,
+        )
+        index_N = torch.arange(inner_BI.numel(), device=inner_BI.device)
+        attention = PackedAttention(self.kv, slot_BI.flatten(), index_N.view_as(inner_BI), index_N, mask)
+        tokens_N = tree.tokens_RT[:batch].gather(1, (inner_BI - 1).clamp(min=0)).flatten()
+        known_N = tokens_N.clamp(max=config.vocab_size - 1)
+        return self._decoder.forward(known_N, position_BI.flatten(), attention)
+
     def follow(self, state: RowState, key: DraftKey, position: int) -> Tensor:
         batch = key.batch
         row_B = torch.arange(batch, device=state.lens_R.device)
@@ -93,8 +142,12 @@ class ModelDrafter(CachedDrafter):
         return self._decoder.forward(known_N, positions_N, attention)
 
     def logits(self, hidden_BE: Tensor, position: int) -> Tensor:
+        logits_BD = self._known_logits(hidden_BE)
         if self.ids_D is not None:
-            return self._decoder.logits(hidden_BE)
-        vocab = self.q_RMV.shape[-1]
-        logits_BV = self._decoder.logits(hidden_BE)[:, :vocab].to(self.q_RMV.dtype)
-        return F.pad(logits_BV, (0, vocab - logits_BV.shape[-1]), value=float("-inf"))
+            return logits_BD
+        logits_BV = logits_BD.to(self.q_RMV.dtype)
+        return F.pad(logits_BV, (0, self.q_RMV.shape[-1] - logits_BV.shape[-1]), value=float("-inf"))
+
+    def _known_logits(self, hidden_NE: Tensor) -> Tensor:
+        """Over the draft vocabulary, or over what both models' vocabularies have `[N, D]`."""
+        return self._decoder.logits(hidden_NE)[:, : self.q_RMV.shape[-1]]

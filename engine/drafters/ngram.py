@@ -3,6 +3,7 @@
 The place is found through hash tables, so that the cost does not depend on how long the text is.
 
 Shapes: B batch bucket, M largest γ, K longest match, C candidates, T = window + 1 places, U = T + K - 1, W chunk.
+Of a tree: C context bucket, G = depth, L lanes, P = depth + 1.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from torch import Tensor
 from adaptive.contract import DrafterCaps
 from engine.batch import RowState
 from engine.config import EngineConfig
+from engine.drafters.base import GrowKey
+from engine.drafters.branches import lanes, match_lengths, spread
 from engine.drafters.ngram_index import ABSENT, NgramIndex, longest, table_bytes
 from engine.drafters.output_pool import BEFORE, OutputPool, pool_bytes
 from engine.graphs import Write
+from engine.tree import TreeState
 
 MIN_MATCH, MAX_MATCH = 2, 8
 
@@ -103,6 +107,21 @@ class NgramDrafter:
         state.drafts_RM[:batch].copy_(drafts_BM)
         state.draft_lens_R[:batch].copy_(count_B1.squeeze(1))
         state.match_lens_R[:batch].copy_((run_B1 * (count_B1 > 0)).squeeze(1))
+
+    def grow(self, state: RowState, tree: TreeState, key: GrowKey, level: int) -> None:
+        """Branches that begin differently: what was proposed ahead, then after the next best matches of the row's own
+        text, which are found by reading all of it.
+        """
+        links = tree.plant(state, key.batch, key.tree, state.capacity)
+        history_BC = state.history_RP[: key.batch, : key.context]
+        lens_B1 = state.lens_R[: key.batch].unsqueeze(1).clamp(max=key.context)  # rows that do not decode may be longer
+        chain_BG = state.drafts_RM[: key.batch, : key.tree.depth]
+        run_BC = match_lengths(history_BC, lens_B1, self.index.max_match)
+        lanes_BLG = lanes(history_BC, lens_B1, run_BC, chain_BG, key.tree.children)
+        tree.tokens_RT[: key.batch, : key.tree.nodes].copy_(spread(lanes_BLG, links))
+
+    def keep_path(self, state: RowState, path_BP: Tensor, accepted_B: Tensor) -> None:
+        """Nothing is cached."""
 
     def _match(
         self, history_BP: Tensor, newest_B1: Tensor, newest_BK: Tensor, ends_BC: Tensor

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adaptive.config import Config
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
 from policies.cost import StepCost
 from tests.rules.project import ROOT
 
@@ -43,16 +43,17 @@ def test_there_are_three_examples() -> None:
 
 def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
     yaml = (
-        "model: m\nengine: {max_batch: 4}\npolicy: {kind: fixed, gamma: 3}\nslo: {tpot_ms: 50, classes: {code: 20}}\n"
+        "model: m\nengine: {max_batch: 4, max_tree_nodes: 9}\npolicy: {kind: fixed, gamma: 3}\n"
+        "slo: {tpot_ms: 50, classes: {code: 20}}\n"
     )
     toml = (
-        'model = "m"\nengine.max_batch = 4\npolicy = {kind = "fixed", gamma = 3}\n'
+        'model = "m"\nengine.max_batch = 4\nengine.max_tree_nodes = 9\npolicy = {kind = "fixed", gamma = 3}\n'
         "[slo]\ntpot_ms = 50\nclasses.code = 20\n"
     )
     one, other = loaded(tmp_path, yaml), loaded(tmp_path, toml, "run.toml")
     assert one.model_dump() == other.model_dump()
     assert one.slo.build().limit_ms("code") == 20
-    assert one.options() == {"model": "m", "max_batch": 4}
+    assert one.options() == {"model": "m", "max_batch": 4, "max_tree_nodes": 9}
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
@@ -101,6 +102,9 @@ def test_every_policy_is_built_with_its_parameters(tmp_path: Path) -> None:
     assert isinstance(fixed, Fixed)
     assert isinstance(named, Fixed)
     assert (fixed.gamma, named.gamma) == (3, 5)
+    tree = built("{kind: fixed-tree, parents: [-1, -1, 0]}")
+    assert isinstance(tree, FixedTree)
+    assert tree.parents == (-1, -1, 0)
     table, inline = built("{kind: schedule, table: table.json}"), built("{kind: schedule, table: [[1, 4, 5]]}")
     assert isinstance(table, Schedule)
     assert isinstance(inline, Schedule)

@@ -39,7 +39,7 @@ CAPS = Capabilities(
     ragged=True,
     verify_budget=True,
     stepwise=True,
-    tree=TreeLimits(max_depth=4, max_width=3, max_nodes=8),
+    tree=TreeLimits(max_depth=4, max_width=3, max_nodes=8, dynamic=True),
 )
 NEEDS = Needs(
     gammas={1: (0, 8), 4: (0, 1, 2, 4), 8: (0, 1)},
@@ -169,6 +169,13 @@ def test_legal_fields_pass(field: str, value: object) -> None:
     assert guard.faults.clamped == {}
 
 
+def test_a_dynamic_tree_is_dropped_where_trees_are_static() -> None:
+    static = replace(CAPS, tree=TreeLimits(max_depth=4, max_width=3, max_nodes=8))
+    guard = guard_of(static)
+    assert decide(guard, Decision(2, tree=TreeShape(depth=2, width=3, nodes=6))) == Decision(2)
+    assert guard.faults.clamped == {"tree": 1}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -186,6 +193,22 @@ def test_what_the_engine_does_not_offer_is_dropped(field: str, value: object) ->
     guard = guard_of(caps, Needs.everywhere(caps, (2,)))
     assert decide(guard, replace(Decision(2), **{field: value})) == Decision(2)  # type: ignore[arg-type]
     assert guard.faults.clamped == {field: 1}
+
+
+@pytest.mark.parametrize("field", ["verify", "row_target", "confidence", "draft_stop"])
+def test_what_steers_chains_is_dropped_beside_a_tree(field: str) -> None:
+    levers = {
+        "verify": 7,
+        "row_target": THREE,
+        "confidence": Confidence("top_prob", THREE[:2], THREE[:2]),
+        "draft_stop": DraftStop("top_prob", 0.5),
+    }
+    guard, tree = guard_of(), Decision(2, tree=TreeShape(parents=(-1, -1, 0)))
+    assert decide(guard, replace(tree, **{field: levers[field]})) == tree  # type: ignore[arg-type]
+    assert guard.faults.clamped == {"tree_levers": 1}
+    assert field in str(guard.faults.last)
+    kept = decide(guard, replace(tree, tree=TreeShape(parents=()), **{field: levers[field]}))  # type: ignore[arg-type]
+    assert getattr(kept, field) is not None, "of an illegal tree a chain is left"
 
 
 def test_budget_is_cut_to_what_the_batch_can_use() -> None:
@@ -344,6 +367,7 @@ def test_extend_that_fails_stops_drafting(
     [
         (None, "returned None"),
         (Needs({2: (0,)}), "bucket 2"),
+        (Needs({}, trees=frozenset({TreeShape((-1,) * 4)})), r"parents=\(-1, -1, -1, -1\).*max_width=3"),
         (Needs({4: (0, 3)}), r"gamma \[0, 3\]"),
         (replace(NEEDS, drafters=frozenset({"medusa"})), "medusa"),
         (replace(NEEDS, signals=frozenset({"js"})), "js"),

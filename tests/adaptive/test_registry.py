@@ -8,7 +8,7 @@ import pytest
 
 from adaptive import registry
 from adaptive.registry import get_policy, list_policies
-from policies import EmaTiers, Fixed, Schedule
+from policies import EmaTiers, Fixed, FixedTree, Schedule
 
 
 class Third(Fixed):
@@ -45,6 +45,18 @@ def test_built_in_names() -> None:
     assert not sglang.credit
 
 
+def test_trees_are_named_by_their_branching() -> None:
+    tree = get_policy("fixed-tree:2x1")
+    assert isinstance(tree, FixedTree)
+    assert tree.parents == (-1, -1, 0, 1)
+
+
+@pytest.mark.parametrize("argument", ["", "2x", "0", "2x0", "-1", "2,1"])
+def test_a_branching_that_is_none_is_refused(argument: str) -> None:
+    with pytest.raises(ValueError, match=f"fixed-tree:{argument}.*fixed-tree:3x2x1"):
+        get_policy(f"fixed-tree:{argument}")
+
+
 def test_schedule_from_text_and_file(tmp_path: Path) -> None:
     table = "[[1, 4, 5], [5, 64, 2]]"
     (tmp_path / "table.json").write_text(table)
@@ -64,7 +76,7 @@ def test_ema_sglang_reads_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("emma", "choose from adasd, adaspec, ema, ema-sglang, fixed, schedule"),
+        ("emma", "choose from adasd, adaspec, ema, ema-sglang, fixed, fixed-tree, schedule"),
         ("", "is not known"),
         ("fixed", "fixed:K"),
         ("fixed:-1", "fixed:K"),
@@ -86,7 +98,8 @@ def test_plugins_are_found_listed_and_given_their_argument(plugins: None, caplog
     assert (third.gamma, other.gamma) == (7, 2)
     with caplog.at_level(logging.WARNING):
         entries = list_policies()
-    assert [entry.name for entry in entries] == ["fixed", "schedule", "ema", "ema-sglang", "adaspec", "adasd", "third"]
+    names = ["fixed", "fixed-tree", "schedule", "ema", "ema-sglang", "adaspec", "adasd", "third"]
+    assert [entry.name for entry in entries] == names
     assert entries[-1].description == "A policy from somewhere else."
     assert "'broken'" in caplog.text
 

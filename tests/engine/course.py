@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from adaptive.requests import Request, Sampling
 from engine.core import LLMEngine
-from tests.engine.tiny import Cycling
+from tests.engine.tiny import Cycling, Shape
 
 ORDER = [4, 2, 6, 0, 5, 7, 8, 3, 9, 1, 10]
 CANCELLED = "cancelled"
@@ -30,8 +30,11 @@ class Course:
     steps: list[tuple[int, list[int], list[int], list[int]]] = field(default_factory=list)
 
 
-def take_course(engine: LLMEngine, gammas: Sequence[int], per_step: int = 2, cancel_at: int = 5) -> Course:
-    """Serve `REQUESTS`, `per_step` of them joining before each step, one of them cancelled midway."""
+def take_course(engine: LLMEngine, gammas: Sequence[Shape], per_step: int = 2, cancel_at: int = 5) -> Course:
+    """Serve `REQUESTS`, `per_step` of them joining before each step, one of them cancelled midway.
+
+    Each step drafts the next of `gammas`, which may hold trees.
+    """
     controller, course = Cycling(gammas), Course()
     engine.attach(controller)
     waiting = list(REQUESTS)

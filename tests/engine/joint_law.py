@@ -12,7 +12,16 @@ from torch import Tensor
 from adaptive.contract import STANDARD, Acceptance
 from adaptive.requests import Request, Sampling
 from engine.models.config import ModelConfig
-from tests.engine.tiny import Cycling, Drafting, random_weights, reference_logits, run_all, tiny_engine, tokens_of
+from tests.engine.tiny import (
+    Cycling,
+    Drafting,
+    Shape,
+    random_weights,
+    reference_logits,
+    run_all,
+    tiny_engine,
+    tokens_of,
+)
 
 SMALL = ModelConfig(
     vocab_size=4,
@@ -57,7 +66,7 @@ def joint_law(sampling: Sampling, seed: int, prompt: Sequence[int] = PROMPT) -> 
 
 
 def sampled_answers(
-    gammas: Sequence[int],
+    gammas: Sequence[Shape],
     sampling: Sampling,
     seed: int,
     draft_model: Drafting | None = None,
@@ -66,8 +75,11 @@ def sampled_answers(
     samples: int = SAMPLES,
     controller: Cycling | None = None,
 ) -> Counter[tuple[int, ...]]:
-    """Many answers, drafted by copying unless by a model; some draft tokens stand and some do not."""
-    engine = tiny_engine(SMALL, max_batch=128, seed=seed, prefill_chunk=1024, draft_model=draft_model)
+    """Many answers, drafted by copying unless by a model; some draft tokens stand and some do not.
+
+    `gammas` may hold trees.
+    """
+    engine = tiny_engine(SMALL, max_batch=128, seed=seed, prefill_chunk=1024, draft_model=draft_model, max_tree_nodes=8)
     controller = controller or Cycling(gammas, acceptance)
     engine.attach(controller)
     requests = [
@@ -75,8 +87,8 @@ def sampled_answers(
         for place in range(samples)
     ]
     answers = Counter(tuple(tokens_of(outputs)) for outputs in run_all(engine, requests).values())
-    if any(gammas):
-        drafted = sum(int(report.verified.sum()) for report in controller.reports)
+    if any(controller.gammas):
+        drafted = sum(int(report.verified.clip(max=report.gamma).sum()) for report in controller.reports)  # one path
         accepted = sum(int(report.accepted.sum()) for report in controller.reports)
         assert 0.1 < accepted / drafted < 0.95, "both outcomes must be common for the test to mean something"
     return answers

@@ -25,7 +25,7 @@ from adaptive.contract import (
     StepView,
 )
 from engine.control import PASSES_ABOVE
-from tests.engine.tiny import Cycling
+from tests.engine.tiny import Cycling, Shape
 
 SCALE = {"top_prob": 1.0, "margin": 1.0, "entropy": 3.0}  # of what models of a dozen tokens say
 
@@ -37,7 +37,7 @@ class Steering(Cycling):
     """
 
     def __init__(
-        self, gammas: Sequence[int], seed: int = 0, acceptance: Acceptance = STANDARD, *, stepwise: bool = False
+        self, gammas: Sequence[Shape], seed: int = 0, acceptance: Acceptance = STANDARD, *, stepwise: bool = False
     ) -> None:
         super().__init__(gammas, acceptance)
         self.stepwise = stepwise

@@ -80,6 +80,7 @@ class Machine:
     def __init__(self, state: RowState) -> None:
         self.backend = Backend()
         self.drafts_fresh = False
+        self.index = None
         self.target, self.drafter = Cache(), Cache()
         self._state = state
 
@@ -204,7 +205,7 @@ class Serving(RuleBasedStateMachine):
         self.state.budget_R[row] -= len(new)
         self.state.steps_R[row] += 1
         self.state.cached_R[row] = request.cached
-        request.record(gamma, deepest, stood)
+        request.record(gamma, [1] * deepest, stood)
         request.extend(new, 0.0, None)
 
     def _end_finished(self) -> None:

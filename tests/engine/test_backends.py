@@ -20,7 +20,7 @@ from engine.sampling.verify import verify_greedy
 from engine.step import DecodeStep, StepKey
 from tests.engine.capture_law import CaptureLaw, NotCapturable
 from tests.engine.course import CANCELLED, ORDER, REQUESTS, Course, take_course
-from tests.engine.tiny import TINY, UNTIED, cycle_weights, tiny_engine
+from tests.engine.tiny import TINY, UNTIED, DraftModel, cycle_weights, near_weights, tiny_engine
 
 MODELS = {
     "llama": (replace(TINY, num_layers=1), None),
@@ -31,6 +31,8 @@ MODELS = {
     "predictable": (UNTIED, cycle_weights(ORDER)),
 }
 GAMMAS = (3, 0, 5, 1)
+SHAPES = (3, (-1, 0, -1, 1, 0, 2, 3, 3), 0, (-1, -1, 0, 0, 1, 1), 1)
+NEAR = DraftModel(MODELS["llama"][0], near_weights(MODELS["llama"][0]))
 PAIR = ("replay", "late")
 
 
@@ -81,6 +83,20 @@ def test_backends_equal_eager(backend: str, variant: str) -> None:
     trash = engine.kv.trash_slot
     for tensor, other in zip(kept, others, strict=True):
         torch.testing.assert_close(tensor[:trash], other[:trash])
+
+
+@pytest.mark.parametrize("draft", [NEAR, None], ids=["model", "ngram"])
+@pytest.mark.parametrize("backend", PAIR)
+def test_backends_equal_eager_with_trees(backend: str, draft: DraftModel | None) -> None:
+    """All rows, greedy and sampled, chains and trees in turn."""
+    config = MODELS["llama"][0]
+    engine, reference = (
+        tiny_engine(config, max_batch=2, draft_model=draft, backend=name, max_tree_nodes=8)
+        for name in (backend, "eager")
+    )
+    expected = take_course(reference, SHAPES)
+    assert take_course(engine, SHAPES) == expected
+    assert max(max(verified) for _, _, verified, _ in expected.steps) == 8
 
 
 class Counting(EagerBackend):

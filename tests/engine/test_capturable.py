@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -17,8 +17,7 @@ from adaptive.requests import Request, Sampling
 from engine.batch import RowState
 from engine.config import EngineConfig
 from engine.core import LLMEngine
-from engine.drafters import CatchUpKey, Drafter, ModelDrafter, NgramDrafter
-from engine.graphs import EagerBackend, Piece
+from engine.drafters import CatchUpKey, Drafter, GrowKey, ModelDrafter, NgramDrafter
 from engine.kv import KVCache
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
@@ -27,7 +26,8 @@ from engine.prefix_copy import PrefixCopy
 from engine.sampling.distribution import Sampler
 from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepKey
-from tests.engine.capture_law import CaptureLaw, HostReads, LawfulBackend, NotCapturable
+from engine.tree import TreeState, static_tree
+from tests.engine.capture_law import CaptureLaw, LawfulBackend, NotCapturable
 from tests.engine.steering import Steering
 from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, run_all, tiny_engine
 
@@ -44,6 +44,12 @@ KEYS += [
 KEYS += [StepKey(4, 5, 16, 96, sampler, trimmed=True) for sampler in Sampler]
 KEYS += [StepKey(4, 5, 16, 96, signals=frozenset({name}), trimmed=True) for name in SIGNALS]
 KEYS += [StepKey(4, 3, 11, 96, sampler, signals=frozenset(SIGNALS)) for sampler in Sampler]
+TREES = [(-1, -1, 0, 0, 1), (-1, 0, -1, 1, 0, 2, 3, 3), (-1,)]
+KEYS += [
+    StepKey(4, tree.depth, 20, 96, sampler, logprobs, tree=tree.key)
+    for tree in [static_tree(parents, 5) for parents in TREES]
+    for sampler, logprobs in [(Sampler.GREEDY, False), (Sampler.FILTERED, True)]
+]
 DRAFTERS = ["ngram", "model"]
 MIXED = [
     Request([1, 2, 3, 1, 2], Sampling(max_tokens=12)),
@@ -61,7 +67,7 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
     decoder = Decoder(config, weights, 96, "meta")
     state = RowState(rows=4, capacity=96, max_gamma=5, device="meta")
     kv = KVCache.allocate(config, rows=4, capacity=96, dtype=torch.float64, device="meta")
-    logits = torch.zeros((24, config.vocab_size), dtype=torch.float64, device="meta")
+    logits = torch.zeros((36, config.vocab_size), dtype=torch.float64, device="meta")
     chunk = torch.zeros(3, dtype=torch.int64, device="meta")
     settings = EngineConfig(max_batch=4, context_len=96, max_gamma=5, dtype="float64", device="meta")
     drafter: Drafter = NgramDrafter(settings, min_match=1, span_outputs=True)
@@ -70,7 +76,7 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
         weights = {name: tensor.to("meta") for name, tensor in random_weights(small).items()}
         drafter = DraftModel(small, weights).drafter(settings, config.vocab_size)
         drafter.prepare({"js"})
-    step = DecodeStep(decoder, kv, state, drafter, logits)
+    step = DecodeStep(decoder, kv, state, drafter, logits, trees=TreeState(4, 8, "meta"))
     return step, Prefill(decoder, kv, state, chunk)
 
 
@@ -83,6 +89,9 @@ def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> No
         step.accept(key)
         for position in range(step.draft_pieces(key.gamma)):
             step.draft(key.draft, position)
+        if key.tree is not None:
+            for level in range(step.grow_pieces(key.tree)):
+                step.grow(GrowKey(key.batch, key.context, key.tree), level)
     if isinstance(step.drafter, ModelDrafter):
         for width, tokens, context in [(1, 4, 64), (8, 20, 96)]:
             step.drafter.catch_up(step.state, CatchUpKey(4, width, tokens, context))
@@ -130,7 +139,7 @@ def lawful_engine(
         return made[-1]
 
     monkeypatch.setattr("engine.core.make_backend", make)
-    return tiny_engine(config, draft_model=draft_model, span_outputs=span_outputs), made[0]
+    return tiny_engine(config, draft_model=draft_model, span_outputs=span_outputs, max_tree_nodes=8), made[0]
 
 
 @pytest.mark.parametrize("span_outputs", [False, True], ids=["", "span outputs"])
@@ -173,6 +182,18 @@ def test_a_whole_run_with_every_lever_keeps_the_law(
     run_all(engine, MIXED, per_step=1)
     assert any(report.verified.sum() < report.drafted.sum() for report in controller.reports)
     assert {"sort", "sigmoid", "special_entr"} <= backend.law.ops, "the law saw the split and the signals"
+
+
+@pytest.mark.parametrize("draft", DRAFTERS)
+def test_a_whole_run_with_trees_keeps_the_law(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(CONFIGS["all variants"], vocab_size=8, context_len=30)
+    model = DraftModel(small, random_weights(small)) if draft == "model" else None
+    engine, backend = lawful_engine(monkeypatch, CONFIGS["all variants"], model)
+    controller = Cycling((*TREES, 0, 3))
+    engine.attach(controller)
+    run_all(engine, MIXED, per_step=1)
+    assert max(int(report.verified.max()) for report in controller.reports) == 8
+    assert {"scatter", "index_copy_", "argmax"} <= backend.law.ops, "the law saw links, moves and greedy paths"
 
 
 def attend(x: Tensor, dropout: float = 0.0) -> Tensor:
@@ -246,7 +267,7 @@ def test_an_offender_inside_an_engine_is_refused(monkeypatch: pytest.MonkeyPatch
         run_all(engine, MIXED)
 
 
-# --- buffers and host reads ------------------------------------------------------------------------------------------
+# --- buffers ---------------------------------------------------------------------------------------------------------
 
 
 def kv_buffers(name: str, kv: KVCache) -> dict[str, Tensor]:
@@ -257,6 +278,9 @@ def buffers(engine: LLMEngine) -> dict[str, int]:
     """Address of everything a captured piece would have baked in."""
     named = {name: value for name, value in vars(engine.state).items() if isinstance(value, Tensor)}
     named |= kv_buffers("target", engine.kv)
+    trees = engine.runner._step.trees
+    assert trees is not None
+    named |= {f"tree {name}": value for name, value in vars(trees).items() if isinstance(value, Tensor)}
     if isinstance(engine.drafter, ModelDrafter):
         named |= kv_buffers("drafter", engine.drafter.kv) | {"q": engine.drafter.q_RMV}
     if isinstance(engine.drafter, NgramDrafter):
@@ -273,102 +297,10 @@ def buffers(engine: LLMEngine) -> dict[str, int]:
 @pytest.mark.parametrize("draft", DRAFTERS)
 def test_no_buffer_is_replaced(draft: str) -> None:
     model = DraftModel(TINY, random_weights(TINY)) if draft == "model" else None
-    engine = tiny_engine(draft_model=model, span_outputs=draft == "ngram")
+    engine = tiny_engine(draft_model=model, span_outputs=draft == "ngram", max_tree_nodes=8)
     before = buffers(engine)
     assert len(before) > 20
-    for gammas in [(0,), (5,), (0, 3, 1)]:
-        engine.attach(Cycling(gammas))
+    for shapes in [(0,), (5,), (0, 3, 1), TREES]:
+        engine.attach(Cycling(shapes))
         run_all(engine, MIXED, per_step=1)
     assert buffers(engine) == before
-
-
-class Spy(EagerBackend):
-    """Keeps the order in which pieces run."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.events: list[str] = []
-
-    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        names = ("verify", "accept", "draft", "run", "catch_up", "take_in")
-        name = next(name for name in names if name in piece.__code__.co_names)
-
-        def spied() -> None:
-            self.events.append(name)
-            piece()
-
-        return spied
-
-
-def test_one_host_read_per_step_and_one_more_for_stale_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Spy()
-    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
-    engine = tiny_engine()
-    engine.attach(Cycling((0, 2, 2, 0, 3, 3)))
-    reads = HostReads(monkeypatch.setattr)
-    per_step: list[tuple[int, str]] = []
-
-    def step() -> None:
-        reads.count = 0
-        spy.events.clear()
-        engine.step()
-        per_step.append((reads.count, " ".join(spy.events)))
-
-    engine.submit(Request([1, 2, 1], Sampling(max_tokens=60)))
-    for _ in range(6):
-        step()
-    engine.submit(Request([3], Sampling(max_tokens=60)))  # joins at γ = 0, so that its arrival is not seen
-    for _ in range(2):
-        step()
-    engine.submit(Request([4], Sampling(max_tokens=60)))  # joins at γ = 2
-    step()
-    plain, fresh, stale = (1, "verify accept"), (1, "verify accept draft"), (2, "draft verify accept draft")
-    prefilled = (plain[0], "run verify accept")
-    assert per_step == [prefilled, stale, fresh, plain, stale, fresh, plain, stale, stale]
-
-
-@pytest.mark.parametrize("draft", DRAFTERS)
-def test_signals_and_budgets_cost_no_further_read_and_each_look_on_the_way_one(
-    draft: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)) if draft == "model" else None)
-    controller = Steering((3,), seed=4)
-    engine.attach(controller)
-    engine.submit(Request([1, 2, 1], Sampling(max_tokens=90)))
-    engine.step()
-    reads = HostReads(monkeypatch.setattr)
-    watched = 0
-    for _ in range(12):
-        reads.count = 0
-        engine.step()
-        looks = 0
-        if controller.decisions[-1].draft_stop is not None:
-            looks = min(int(controller.reports[-1].drafted.max()), 2)
-            watched += 1
-        assert reads.count == 1 + looks
-    assert (watched > 2) == (draft == "model")
-
-
-def test_a_draft_model_drafts_before_verification_and_costs_no_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Spy()
-    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
-    engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)), prefill_chunk=16)
-    engine.attach(Cycling((2, 2, 0, 0, 1, 3)))
-    reads = HostReads(monkeypatch.setattr)
-    engine.submit(Request([1, 2, 1, 4, 5, 6], Sampling(max_tokens=60)))
-    per_step: list[str] = []
-    for _ in range(6):
-        reads.count = 0
-        spy.events.clear()
-        engine.step()
-        assert reads.count == 1
-        per_step.append(" ".join(spy.events))
-    judged = "verify accept"
-    assert per_step == [
-        f"run catch_up draft draft {judged}",
-        f"draft draft {judged}",
-        judged,
-        judged,
-        f"catch_up draft {judged}",
-        f"draft draft draft {judged}",
-    ]

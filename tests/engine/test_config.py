@@ -16,6 +16,7 @@ from engine.config import EngineConfig, context_buckets, doubling_buckets, token
         ({"context_len": 1}, "context_len=1 is not valid: it must be at least 2"),
         ({"max_gamma": -1}, "max_gamma=-1 is not valid: it must be from 0 to 64"),
         ({"max_gamma": 65}, "max_gamma=65 is not valid"),
+        ({"max_tree_nodes": -1}, r"max_tree_nodes=-1 is not valid: it must be from 0 \(no trees\) to 256"),
         ({"prefill_chunk": 0}, "prefill_chunk=0 is not valid"),
         ({"dtype": "int8"}, "dtype='int8' is not valid: it must be one of float32, bfloat16, float64, float16"),
         ({"backend": "graph"}, "backend='graph' is not valid: it must be one of eager, cuda"),

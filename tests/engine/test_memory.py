@@ -92,3 +92,10 @@ def test_what_only_the_draft_model_makes_too_large_is_refused(monkeypatch: pytes
 
 def test_this_machine_has_memory() -> None:
     assert free_bytes("cpu") > 0
+
+
+def test_trees_make_room_for_their_nodes() -> None:
+    engine = tiny_engine(max_batch=3, max_gamma=4, max_tree_nodes=9)
+    assert bytes_needed(TINY, engine.config, max_gamma=4)["logits"] == engine.runner._step.logits_NV.nbytes
+    without = tiny_engine(max_batch=3, draft=False, max_tree_nodes=9)
+    assert bytes_needed(TINY, without.config, max_gamma=0)["logits"] == without.runner._step.logits_NV.nbytes

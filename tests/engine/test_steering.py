@@ -291,7 +291,7 @@ def test_the_policy_may_trim_what_was_drafted() -> None:
 def test_stale_tokens_are_what_drafting_would_first_have_to_catch_up() -> None:
     engine = tiny_engine(max_batch=2, draft_model=ITSELF, prefill_chunk=64)
     controller = Steering((0, 0, 2, 2, 0, 0))
-    controller.plan = lambda view: (controller.views.append(view), Decision(next(controller._next)))[1]  # type: ignore[method-assign, func-returns-value]
+    controller.plan = lambda view: (controller.views.append(view), next(controller._next))[1]  # type: ignore[method-assign, func-returns-value]
     engine.attach(controller)
     engine.submit(Request([1, 2, 3, 4, 5], Sampling(max_tokens=40)))
     engine.submit(Request([1, 2, 3, 4], Sampling(max_tokens=40), speculation=False))
@@ -309,7 +309,7 @@ def test_needs_alone_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that asks for no signal, budget or say gets the keys that it got without them."""
     engine = tiny_engine(max_batch=2, draft_model=NEAR)
     controller = Steering((3, 0))
-    controller.plan = lambda view: Decision(next(controller._next))  # type: ignore[method-assign]
+    controller.plan = lambda view: next(controller._next)  # type: ignore[method-assign]
     controller.attach = lambda caps: Needs.everywhere(caps, (3, 0))  # type: ignore[method-assign]
     engine.attach(controller)
     engine.submit(Request([1, 2, 3], Sampling(max_tokens=20)))

@@ -22,6 +22,7 @@ from adaptive.contract import (
     Needs,
     StepReport,
     StepView,
+    TreeShape,
 )
 from adaptive.requests import Output, Request
 from engine import EngineConfig, LLMEngine, SyntheticAcceptance
@@ -29,6 +30,7 @@ from engine.drafters import Drafter, ModelDrafter, NgramDrafter
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.tokenizer import Tokenizer
+from engine.tree import static_tree
 
 TINY = ModelConfig(
     vocab_size=11,
@@ -133,6 +135,7 @@ def tiny_engine(
     synthetic: SyntheticAcceptance | None = None,
     device: str = "cpu",
     backend: str = "eager",
+    max_tree_nodes: int = 0,
 ) -> LLMEngine:
     """An engine around a random model (float64, or `weights`), drafting by copying, or by `draft_model`."""
     weights = weights or random_weights(config, seed)
@@ -145,6 +148,7 @@ def tiny_engine(
         dtype=str(weights["model.norm.weight"].dtype).removeprefix("torch."),
         device=device,
         backend=backend,
+        max_tree_nodes=max_tree_nodes,
     )
     decoder = Decoder(config, weights, settings.context_len, device)
     drafter: Drafter | None = NgramDrafter(settings, min_match=1, span_outputs=span_outputs) if draft else None
@@ -201,13 +205,23 @@ def reference_greedy(config: ModelConfig, weights: dict[str, Tensor], prompt: Se
     return tokens[len(prompt) :]
 
 
-class Cycling:
-    """A controller that walks through a list of γ, one per step, and keeps what it was told."""
+Shape = int | tuple[int, ...]
+"""A depth to draft, or the parents of a tree."""
 
-    def __init__(self, gammas: Sequence[int], acceptance: Acceptance = STANDARD) -> None:
-        self.gammas = tuple(gammas)
-        self.acceptance = acceptance
-        self._next = cycle(self.gammas)
+
+def decision(shape: Shape, acceptance: Acceptance = STANDARD) -> Decision:
+    if isinstance(shape, int):
+        return Decision(shape, acceptance=acceptance)
+    return Decision(static_tree(shape, len(shape)).depth, tree=TreeShape(shape), acceptance=acceptance)
+
+
+class Cycling:
+    """A controller that walks through a list of γ or trees, one per step, and keeps what it was told."""
+
+    def __init__(self, shapes: Sequence[Shape], acceptance: Acceptance = STANDARD) -> None:
+        decisions = [decision(shape, acceptance) for shape in shapes]
+        self.gammas = tuple(decision.gamma for decision in decisions)
+        self._next = cycle(decisions)
         self.views: list[StepView] = []
         self.reports: list[StepReport] = []
         self.forgotten: list[int] = []
@@ -217,7 +231,7 @@ class Cycling:
 
     def plan(self, view: StepView) -> Decision:
         self.views.append(view)
-        return Decision(next(self._next), acceptance=self.acceptance)
+        return next(self._next)
 
     def extend(self, progress: DraftProgress) -> BoolArray:
         return np.zeros(len(progress.rows), dtype=np.bool_)
