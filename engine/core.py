@@ -14,8 +14,7 @@ from adaptive.requests import Output, Request, RequestId
 from engine.admission import Admission, ServingCounts
 from engine.batch import RowState
 from engine.config import EngineConfig, doubling_buckets
-from engine.drafters import Drafter, KeepsPrefixes, TreeDrafter
-from engine.features import features_of
+from engine.drafters import Drafter, KeepsPrefixes, TreeDrafter, features_of
 from engine.graphs import make_backend
 from engine.identity import identify
 from engine.intake import Intake

@@ -19,7 +19,6 @@ from engine.config import EngineConfig
 from engine.models.linear import Linear
 
 if TYPE_CHECKING:
-    from engine.drafters import Drafter
     from engine.models.decoder import Decoder
 
 
@@ -80,8 +79,3 @@ def forward(
     if features is None:
         return decoder.forward(tokens_N, positions_N, attend)
     return features.run(decoder, tokens_N, positions_N, attend)
-
-
-def features_of(drafter: Drafter | None) -> Features | None:
-    """The features that a drafter wants kept."""
-    return None if drafter is None or drafter.when == "ahead" else drafter.features

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from adaptive.contract import ceil_bucket
 from engine.config import EngineConfig, context_buckets
-from engine.drafters import Drafter, KeepsPrefixes
-from engine.features import features_of
+from engine.drafters import Drafter, KeepsPrefixes, features_of
 from engine.graphs import Backend, Piece, Write
 from engine.kv import KVCache
 

@@ -19,8 +19,8 @@ from adaptive.contract import AcceptanceKind, Signal
 from adaptive.requests import MAX_LOGPROBS
 from engine.attention import PackedAttention, causal_mask
 from engine.batch import RowState
-from engine.drafters import Drafter, DraftKey, GrowKey, TreeDrafter
-from engine.features import features_of, forward
+from engine.drafters import Drafter, DraftKey, GrowKey, TreeDrafter, features_of
+from engine.features import forward
 from engine.graphs import Piece
 from engine.kv import KVCache
 from engine.layout import PackedLayout, pack

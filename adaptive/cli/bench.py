@@ -12,7 +12,7 @@ from adaptive.cli import options as o
 from adaptive.cli import synthetic as s
 from adaptive.cli.configured import ConfigFile, Configured, configured
 from adaptive.cli.errors import UsageError, usage
-from adaptive.cli.peers import LIBRARIES, peer_arms, peer_options
+from adaptive.cli.peers import peer_arms, peer_options
 from adaptive.cli.prompt_ids import token_ids
 from adaptive.cli.render import Steps, print_json, stderr, stdout, to_json
 from adaptive.cli.report import print_outcome
@@ -36,7 +36,7 @@ Policies = Annotated[
 ]
 Peers = Annotated[
     list[str] | None,
-    typer.Option("--peers", help=f"Greedy decoding by other libraries on the same weights: {', '.join(LIBRARIES)}."),
+    typer.Option("--peers", help=f"Greedy decoding by other libraries on the same weights: {', '.join(o.LIBRARIES)}."),
 ]
 PeerPrograms = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ from adaptive.requests import Sampling
 if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
 
+PLAIN, LOOKUP = LIBRARIES = ("transformers", "transformers-lookup")  # what `--peers` knows
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("float32", "bfloat16", "float16")
 DRAFTERS = ("ngram", "model", "eagle1", "eagle3", "medusa", "mtp", "none")

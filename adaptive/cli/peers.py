@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adaptive.cli.errors import UsageError
-from adaptive.cli.options import EngineOptions
+from adaptive.cli.options import LIBRARIES, LOOKUP, EngineOptions
 from adaptive.cli.prompt_ids import token_ids
 from adaptive.cli.render import Steps
 from adaptive.cli.session import TextEngine
 
 if TYPE_CHECKING:
     from adaptive.benchmark import Arm, PeerProcess
-
-PLAIN, LOOKUP = LIBRARIES = ("transformers", "transformers-lookup")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adaptive.benchmark import PeerArm, PromptItem
-from adaptive.cli.options import EngineOptions
-from adaptive.cli.peers import LOOKUP, PLAIN
+from adaptive.cli.options import LOOKUP, PLAIN, EngineOptions
 from adaptive.cli.prompt_ids import token_ids
 from adaptive.cli.render import Steps
 from adaptive.cli.session import TextCodec, TextEngine

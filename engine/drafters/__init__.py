@@ -9,6 +9,7 @@ from engine.drafters.base import (
     KeepsPrefixes,
     StepDrafter,
     TreeDrafter,
+    features_of,
 )
 from engine.drafters.heads import HeadDrafter
 from engine.drafters.medusa import MedusaDrafter
@@ -28,4 +29,5 @@ __all__ = [
     "NgramDrafter",
     "StepDrafter",
     "TreeDrafter",
+    "features_of",
 ]

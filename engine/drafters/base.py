@@ -136,3 +136,8 @@ class TreeDrafter(Protocol):
 
 
 Drafter = AheadDrafter | StepDrafter
+
+
+def features_of(drafter: Drafter | None) -> Features | None:
+    """The features that a drafter wants kept."""
+    return None if drafter is None or drafter.when == "ahead" else drafter.features
