@@ -69,6 +69,10 @@ class StepControl:
         limit_R[rows] = np.minimum(limit_R[rows], lens)
         self._send(write, ints, self._floats)
 
+    def forget(self) -> None:
+        """A step was interrupted: what the device holds is not known, so that the next decision is written whole."""
+        self._ints, self._floats = np.zeros(0, dtype=np.int64), np.zeros(0)
+
     def _send(self, write: Write, ints: IntArray, floats: NDArray[np.float64]) -> None:
         if ints is not self._ints and not np.array_equal(ints, self._ints):
             write(self.ints_X, ints.tolist())

@@ -182,6 +182,7 @@ class LLMEngine:
         """After an interrupted step (Ctrl-C, say): take from the device what it emitted and the host never heard of."""
         backend = self.runner.backend
         self.runner.drafts_fresh = False
+        self.state.control.forget()
         self._observer.pause()
         for row, sequence in self.scheduler.running.items():
             if sequence.finish_reason is not None:

@@ -75,6 +75,20 @@ def test_nothing_is_written_that_is_there_already(write: Writes) -> None:
     assert write.count == 5
 
 
+def test_an_interrupted_write_is_made_good(write: Writes) -> None:
+    control = StepControl(4, 3, "cpu")
+
+    def interrupted(place: Tensor, value: Any) -> None:
+        write(place, value)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        control.aim(interrupted, Decision(2, verify=np.array([1, 0])), ROWS)
+    control.forget()
+    control.aim(write, Decision(2), ROWS)
+    assert control.limit_R.tolist() == [3, 3, 3, 3]
+
+
 def test_a_limit_is_lowered_never_raised(write: Writes) -> None:
     control = StepControl(4, 3, "cpu")
     control.aim(write, Decision(3, verify=np.array([1, 3])), ROWS)
