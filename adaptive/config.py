@@ -41,8 +41,8 @@ class DrafterSection(BaseModel):
 
     model_config = STRICT
 
-    kind: str = Field(default="ngram", description="As for --drafter: ngram, model or none.")
-    model: str | None = Field(default=None, description="The draft model of kind `model`, of the same tokenizer.")
+    kind: str = Field(default="ngram", description="As for --drafter: ngram, model, a trained kind, or none.")
+    model: str | None = Field(default=None, description="What drafts for kind `model`; a trained kind's folder.")
 
 
 class SloSection(BaseModel):

@@ -277,15 +277,16 @@ class AdaptiveController:
 
     def _take_over(self) -> None:
         """A waiting policy takes its seat once the engine is ready for it."""
-        seat, self._next = self._next, None
+        seat = self._next
         if seat is None:
             return
         try:
             self.engine.prepare(seat.needs)
         except Exception as error:
+            self._next = None
             self.guard.faults.error("prepare", error)
             return
-        self._seat = seat
+        self._seat, self._next = seat, None
         self.guard.adopt(self._caps, seat.needs)
 
     def _request(

@@ -30,10 +30,11 @@ class CatchUp:
         self.drafter = drafter
         self._state = state
         self._backend = backend
-        self._widths = doubling_buckets(config.prefill_chunk)
-        self._tokens = token_buckets(config.max_batch * config.prefill_chunk)
-        self._contexts = context_buckets(config.context_len)
         self._records = backend.records
+        chunk = config.prefill_chunk
+        self._widths = tuple(sorted({max(1, chunk // 8), chunk})) if self._records else doubling_buckets(chunk)
+        self._tokens = token_buckets(config.max_batch * chunk)
+        self._contexts = context_buckets(config.context_len, coarse=self._records)
         self._pieces: dict[CatchUpKey, Piece] = {}
 
     def available(self, gamma: int, batch: Sequence[RequestState]) -> IntArray:
@@ -44,9 +45,9 @@ class CatchUp:
         return np.array(reach, dtype=np.int64).clip(min=0)
 
     def stale(self, batch: Sequence[RequestState]) -> IntArray:
-        """Tokens that each request would have to catch up before it could draft; one is taken along for free `[B]`."""
+        """What each request would have to catch up before a first draft piece could take it along `[B]`."""
         lacking = [one.context_len - 1 - one.cached if self._drafts(one) else 0 for one in batch]
-        return np.array([count if count > 1 else 0 for count in lacking], dtype=np.int64)
+        return np.array([count if count >= self.drafter.reach else 0 for count in lacking], dtype=np.int64)
 
     def run(self, bucket: int, batch: Sequence[RequestState]) -> None:
         """Feed what is lacking, chunk by chunk, until no row lacks more than the first draft piece takes."""
@@ -54,11 +55,11 @@ class CatchUp:
         while (widest := max((one.context_len - 1 - one.cached for one in drafting), default=0)) >= self.drafter.reach:
             width = ceil_bucket(self._widths, min(widest, self._widths[-1]))
             counts = [min(width, one.context_len - 1 - one.cached) for one in drafting]
-            for one, count in zip(drafting, counts, strict=True):
-                one.cached += count
-            longest = max(one.cached for one in drafting)
-            tokens = ceil_bucket(self._tokens, sum(counts))
+            longest = max(one.cached + count for one, count in zip(drafting, counts, strict=True))
+            tokens = bucket * width if self._records else ceil_bucket(self._tokens, sum(counts))
             self._piece(CatchUpKey(bucket, width, tokens, ceil_bucket(self._contexts, longest)))()
+            for one, count in zip(drafting, counts, strict=True):  # not before it ran: an exception may cut in
+                one.cached += count
 
     def first(self, key: DraftKey, gamma: int, batch: Sequence[RequestState]) -> DraftKey:
         """The key of the first draft piece, once `run` has left no more than that piece takes."""

@@ -68,9 +68,7 @@ class KVCache:
 
     def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
         """Copy the first `count` ≤ `context` positions from row to row; all three numbers are the device's."""
-        from_C, to_C = self.prefix_slots(source, target, count, context)
-        for half in (*self.keys, *self.values):
-            half.index_copy_(0, to_C, half.index_select(0, from_C))
+        self.move(*self.prefix_slots(source, target, count, context))
 
     def prefix_slots(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> tuple[Tensor, Tensor]:
         """Where `copy_prefix` reads and writes `[C]` each; what is beyond `count` goes to trash."""

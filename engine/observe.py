@@ -42,6 +42,8 @@ class Observer:
         """Count a request's tokens anew, after an interrupted step."""
         self._ints[CONTEXT, request.row] = request.context_len
         self._ints[EMITTED, request.row] = len(request.tokens)
+        if request.tokens:
+            self._floats[FIRST_TOKEN, request.row] = request.first_token_at
 
     def pause(self) -> None:
         """Nothing decodes: the next step's duration would measure the wait."""

@@ -97,7 +97,7 @@ class StepRunner:
         before, self._needs = self._needs, needs
         try:
             self._record(needs)
-        except Exception:
+        except BaseException:  # recording takes long enough for somebody to interrupt it
             self._needs = before
             raise
 
@@ -108,7 +108,7 @@ class StepRunner:
         for batch in self._batches:
             gammas = {0}.union(*(needs.gammas.get(bucket, ()) for bucket in self._batches if bucket <= batch))
             shapes: list[tuple[int, TreeKey | None, int]] = [(gamma, None, gamma) for gamma in gammas]
-            shapes += [(tree.depth, tree.key, tree.key.nodes) for tree in trees if tree.depth in gammas]
+            shapes += [(tree.depth, tree.key, tree.key.nodes) for tree in trees if max(gammas) >= tree.depth]
             for gamma, tree, widest in shapes:
                 for tokens, context in product(self._widths(batch, widest), self._contexts):
                     key = self._served(StepKey(batch, gamma, tokens, context, tree=tree))
@@ -238,7 +238,11 @@ class StepRunner:
         else:
             reach = self._catch_up.available(tree.depth, batch)
             self._catch_up.run(shape.batch, batch)
-        return self._trees.grow(shape, tree, reach, batch)
+        drafts = self._trees.count(tree, reach, batch)
+        # Recorded before the tree is there: a trial run moves what stands of one.
+        self._bundle(self._sized(shape, drafts.packed(None)))
+        self._trees.grow(shape, tree)
+        return drafts
 
     def _draft_stepwise(
         self,
@@ -326,6 +330,8 @@ class StepRunner:
 
     def _draft_piece(self, key: DraftKey, position: int) -> Piece:
         """Shared by all steps that draft alike."""
+        if self._catch_up is None:  # copying looks at neither context nor sampler
+            key = DraftKey(key.batch, 0)
         place = (key, position)
         if place not in self._drafts:
             step = self._step

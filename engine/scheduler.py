@@ -35,8 +35,10 @@ class Scheduler:
         insort(self.waiting, request, key=rank)
 
     def withdraw(self, request: RequestState) -> None:
-        """Take a waiting request out of the queue."""
-        del self.waiting[bisect_left(self.waiting, rank(request), key=rank)]
+        """Take a waiting request out of the queue, if it is still there."""
+        place = bisect_left(self.waiting, rank(request), key=rank)
+        if self.waiting[place : place + 1] == [request]:
+            del self.waiting[place]
 
     def admit(self, row: int | None = None) -> RequestState:
         """Give the first waiting request a free row: the lowest, so that batches stay narrow, unless told which."""

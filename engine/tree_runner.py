@@ -42,16 +42,19 @@ class TreeRunner:
             return None
         return static_tree(tuple(decision.tree.parents), decision.gamma)
 
-    def grow(self, shape: StepKey, tree: StaticTree, reach: IntArray, batch: Sequence[RequestState]) -> Drafted:
-        """Fill the tree for all rows, each of which may emit `reach` draft tokens; says how many nodes each has."""
+    def count(self, tree: StaticTree, reach: IntArray, batch: Sequence[RequestState]) -> Drafted:
+        """How many nodes each row's tree has, of which `reach` draft tokens may be emitted."""
+        spaces = [self._space - request.context_len for request in batch]
+        return Drafted(np.array([*map(tree.count, reach.tolist(), spaces)], dtype=np.int64), tree.depth)
+
+    def grow(self, shape: StepKey, tree: StaticTree) -> None:
+        """Fill the tree for all rows."""
         if tree is not self._decided:
             self._decided = None  # in case the write is interrupted
             self._trees.decide(self._backend.write, tree)
             self._decided = tree
         for piece in self.pieces(shape):
             piece()
-        spaces = [self._space - request.context_len for request in batch]
-        return Drafted(np.array([*map(tree.count, reach.tolist(), spaces)], dtype=np.int64), tree.depth)
 
     def pieces(self, shape: StepKey) -> list[Piece]:
         """Shared by all steps that grow the same kind of tree."""

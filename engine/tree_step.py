@@ -24,8 +24,10 @@ from engine.tree_links import TreeLinks
 
 def pack_tree(state: RowState, tree: TreeState, batch: int, shape: TreeKey, tokens: int) -> PackedLayout:
     """Lay out the root and the row's count of nodes for every live row of the first `batch`."""
-    # A capture's trial run may find what a larger tree left.
-    count_B = (tree.counts_R[:batch].clamp(max=shape.nodes) + 1) * state.live_R[:batch]
+    # A capture's trial run may find the counts of another step, when the tree was larger and the row shorter.
+    room_B = state.capacity - state.lens_R[:batch]
+    nodes_B = torch.minimum(tree.counts_R[:batch], room_B).clamp(min=0, max=shape.nodes)
+    count_B = (nodes_B + 1) * state.live_R[:batch]
     return lay_out(count_B, shape.nodes + 1, tokens, state.rows)
 
 

@@ -170,6 +170,7 @@ class AdaSpec:
             signals=frozenset({"top_prob"}) if confident else frozenset(),
             stepwise=self._stepwise,
             budget=self._trims,
+            trim=self._trims,
             self_paced=True,
         )
 
@@ -209,10 +210,14 @@ class AdaSpec:
         return more_B
 
     def trim(self, progress: DraftProgress) -> IntArray:
-        """Request-level speculation: drafted lengths to verify `[B]`, after the last `extend`."""
-        if self._drafting is None:
+        """Request-level speculation: drafted lengths to verify `[B]`, once all are drafted."""
+        drafting, confidence_BG = self._drafting, progress.signals.get("top_prob")
+        if drafting is None or confidence_BG is None:
             return np.full(len(progress.rows), progress.position + 1)
-        return self._drafting.trimmed(self._greedy_B)
+        for position in range(len(drafting.history_KB), progress.position + 1):  # the last one was never asked about
+            confidence_B = confidence_BG[:, position]
+            drafting.extend(self._reliability.apply(confidence_B) if self.calibrate else confidence_B)
+        return drafting.trimmed(self._greedy_B)
 
     def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
         self._ema.learn(view, decision, report)
@@ -342,9 +347,13 @@ class AdaSpec:
     ) -> None:
         place_G = np.arange(confidence_BG.shape[1])
         present_BG = (place_G < drafted_B[:, None]) & ~np.isnan(confidence_BG)
-        if not self._stepwise:  # there `extend` has seen them
-            chances_BG = self._reliability.apply(confidence_BG) if self.calibrate else confidence_BG
+        chances_BG = self._reliability.apply(confidence_BG) if self.calibrate else confidence_BG
+        if not self._stepwise:
             self._running.add(np.where(present_BG, chances_BG, np.nan))
+        else:  # `extend` has heard of all positions but the last, after which there is nothing to ask
+            last_B = present_BG[:, -1]
+            if last_B.any():
+                self._running.add_at(len(place_G) - 1, float(chances_BG[last_B, -1].sum()), int(last_B.sum()))
         if self.calibrate:
             at_risk_BG = present_BG & (place_G < np.minimum(verified_B, accepted_B + 1)[:, None])
             stood_BG = np.broadcast_to(place_G < accepted_B[:, None], at_risk_BG.shape)

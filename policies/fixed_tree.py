@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from adaptive.contract import Capabilities, Decision, Needs, StepReport, StepView, TreeLimits, TreeShape
+from adaptive.contract import Capabilities, Decision, Needs, StepReport, StepView, TreeShape
 
 
 class FixedTree:
@@ -47,7 +47,9 @@ class FixedTree:
         return cls(parents)
 
     def bind(self, caps: Capabilities) -> Needs:
-        limits = caps.tree or TreeLimits(0, 0, 0)
+        if caps.tree is None:
+            raise ValueError("this engine has no trees: give it max_tree_nodes, and a drafter that fills them")
+        limits = caps.tree
         sizes = (("depth", self.gamma, limits.max_depth), ("width", self.width, limits.max_width))
         for name, size, most in (*sizes, ("number of nodes", len(self.parents), limits.max_nodes)):
             if size > most:

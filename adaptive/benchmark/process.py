@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeGuard
 
@@ -86,7 +86,8 @@ class PeerProcess:
 
     def close(self) -> None:
         """End of input ends it; if not, it is killed."""
-        _pipe(self._process.stdin).close()
+        with suppress(OSError):  # what it did not read before it died
+            _pipe(self._process.stdin).close()
         try:
             self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:

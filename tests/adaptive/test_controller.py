@@ -220,6 +220,21 @@ def test_engine_that_can_not_prepare_keeps_the_old_policy() -> None:
     assert stats.gamma_histogram.keys() == {1}
 
 
+def test_an_interrupted_preparation_is_made_up_for() -> None:
+    class Slow(ToyEngine):
+        def prepare(self, needs: Needs) -> None:
+            super().prepare(needs)
+            if len(self.prepared) == 2:
+                raise KeyboardInterrupt
+
+    controller = AdaptiveController(Slow(), Fixed(1))
+    controller.policy = Fixed(4)
+    with pytest.raises(KeyboardInterrupt):
+        controller.generate([1], SHORT)
+    controller.generate([1], SHORT)
+    assert controller.stats().gamma_histogram.keys() == {4}
+
+
 @pytest.mark.parametrize(("lag", "delay"), [(0, 0), (2, 0), (2, 1), (0, 2)])
 def test_late_reports_go_to_the_policy_that_decided(lag: int, delay: int) -> None:
     first, second = Scripted(always(3)), Scripted(always(1))

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.attention import tree_mask
+from engine.batch import RowState
 from engine.kv import KVCache
-from engine.tree import StaticTree, TreeKey, static_tree
+from engine.tree import StaticTree, TreeKey, TreeState, static_tree
 from engine.tree_links import TreeLinks, link
+from engine.tree_step import pack_tree
 from tests.engine.tiny import TINY
 
 
@@ -136,3 +138,13 @@ def test_a_path_moves_to_the_slots_after_its_root() -> None:
     expected[11:14] = [11, 13, 16]
     for half in (*kv.keys, *kv.values):
         assert slots(half) == expected
+
+
+def test_counts_of_another_step_never_lead_out_of_the_row() -> None:
+    """A piece that is recorded while rows are served runs once on what the last tree left."""
+    state, trees = RowState(rows=2, capacity=16, max_gamma=4, device="cpu"), TreeState(2, 8, "cpu")
+    state.live_R[:2], trees.counts_R[:2] = 1, 8
+    state.lens_R[:2] = torch.tensor([14, 16])
+    layout = pack_tree(state, trees, 2, TreeKey(nodes=8, children=8, inner=()), tokens=18)
+    place_N = state.lens_R[layout.row_N] - 1 + layout.offset_N
+    assert place_N[layout.row_N < 2].tolist() == [13, 14, 15, 15]

@@ -343,5 +343,5 @@ def test_a_policy_with_a_tree_has_it_prepared(draft: DraftModel | None) -> None:
 
 
 def test_a_policy_with_a_tree_is_refused_where_there_are_none() -> None:
-    with pytest.raises(ValueError, match="see its max_tree_nodes"):
+    with pytest.raises(ValueError, match="give it max_tree_nodes"):
         AdaptiveController(tiny_engine(draft_model=NEAR), policy=FixedTree.branching(2, 1))

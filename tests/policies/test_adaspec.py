@@ -154,7 +154,7 @@ def test_trimming_is_offered_for_greedy_rows_alone() -> None:
     policy.decide(seen)
     progress = DraftProgress(0, seen.rows, {"top_prob": np.array([0.9, 0.3, 0.3])})
     policy.extend(progress)
-    lens = policy.trim(progress)
+    lens = policy.trim(replace(progress, signals={"top_prob": progress.signals["top_prob"][:, None]}))
     assert lens[2] == 1
     assert lens.sum() <= 3
 

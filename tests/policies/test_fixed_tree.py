@@ -54,7 +54,7 @@ def test_what_the_engine_can_not_hold_is_refused(widths: tuple[int, ...], messag
 
 
 def test_an_engine_without_trees_is_refused() -> None:
-    with pytest.raises(ValueError, match="offers 0: see its max_tree_nodes"):
+    with pytest.raises(ValueError, match="no trees: give it max_tree_nodes"):
         FixedTree((-1,)).bind(CAPS)
 
 

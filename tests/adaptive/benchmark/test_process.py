@@ -72,3 +72,10 @@ def test_a_command_that_is_not_there() -> None:
         started("fake", ["/no/such/program"]),
     ):
         pass
+
+
+def test_a_request_that_a_dead_program_never_read_is_told_as_such() -> None:
+    with started("fake", (*PROGRAM, "--misbehave", "dies")) as process:
+        for prompts in ([[1]], [list(range(100_000))]):
+            with pytest.raises(PeerError):
+                process.decode(prompts, 2, [])
