@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Literal
 
 RequestId = str
@@ -14,6 +15,14 @@ Prompt = str | Sequence[int] | Messages
 """Raw text, token ids, or chat messages (`{"role": ..., "content": ...}`) for the model's chat template."""
 
 MAX_LOGPROBS = 20
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +48,29 @@ class Sampling:
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
+        for name in ("stop", "stop_token_ids"):
+            given = getattr(self, name)
+            if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+                raise ValueError(f"{name}={given!r} is not valid: it must be a list")
+            object.__setattr__(self, name, tuple(given))
+        temperature, logprobs = self.temperature, f"None or 0 to {MAX_LOGPROBS}"
         checks = (
-            (self.max_tokens >= 1, "max_tokens", "at least 1"),
-            (self.temperature >= 0 and math.isfinite(self.temperature), "temperature", "0 (greedy) or above"),
-            (self.top_k >= 0, "top_k", "0 (off) or above"),
-            (0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (off)"),
-            (self.seed is None or 0 <= self.seed < 2**63, "seed", "None or from 0 to 2**63 - 1"),
-            (all(self.stop), "stop", "free of empty strings"),
-            (self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", f"None or 0 to {MAX_LOGPROBS}"),
+            (_whole(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "at least 1"),
+            (_number(temperature) and 0 <= temperature <= 1e30, "temperature", "0 (greedy) or above, to 1e30"),
+            (_whole(self.top_k) and 0 <= self.top_k < 2**63, "top_k", "0 (off) or above"),
+            (_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (off)"),
+            (
+                self.seed is None or (_whole(self.seed) and 0 <= self.seed < 2**63),
+                "seed",
+                "None or from 0 to 2**63 - 1",
+            ),
+            (all(isinstance(text, str) and text for text in self.stop), "stop", "strings, free of empty strings"),
+            (all(map(_whole, self.stop_token_ids)), "stop_token_ids", "whole numbers"),
+            (
+                self.logprobs is None or (_whole(self.logprobs) and 0 <= self.logprobs <= MAX_LOGPROBS),
+                "logprobs",
+                logprobs,
+            ),
         )
         for valid, name, expected in checks:
             if not valid:
@@ -76,6 +100,11 @@ class Request:
     priority: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("allow_lossy", "speculation"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} is not valid: it must be True or False")
+        if not _whole(self.priority):
+            raise ValueError(f"priority={self.priority!r} is not valid: it must be a whole number")
         if self.tpot_slo_ms is not None and not self.tpot_slo_ms > 0:
             raise ValueError(f"tpot_slo_ms={self.tpot_slo_ms!r} is not valid: give milliseconds per token above 0")
 

@@ -167,6 +167,7 @@ class StepRunner:
         What steers the drafting or the lengths of chains does nothing to a tree.
         """
         rows = np.array([request.row for request in batch], dtype=np.int64)
+        rows.flags.writeable = False  # policies are shown it between draft tokens
         tree = None if self._trees is None else self._trees.of(decision)
         shape = self._shape(decision, tree, batch)
         gamma = shape.gamma
