@@ -20,8 +20,9 @@ class Delivery:
         self._inboxes[request] = inbox
 
     def abandon(self, request: RequestId) -> None:
-        """Nobody waits any more: what still comes of it is dropped."""
-        self._inboxes[request] = None
+        """Nobody waits any more: what still comes of it is dropped. One that has finished is forgotten already."""
+        if request in self._inboxes:
+            self._inboxes[request] = None
 
     def route(self, outputs: Iterable[Output]) -> None:
         """Sort in what one engine step brought."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Literal
+from typing import Any, Literal
 
 RequestId = str
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -15,10 +15,15 @@ Prompt = str | Sequence[int] | Messages
 """Raw text, token ids, or chat messages (`{"role": ..., "content": ...}`) for the model's chat template."""
 
 MAX_LOGPROBS = 20
+LARGEST = 2**63 - 1  # what a device can hold
 
 
 def _whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _within(value: Any, most: int) -> bool:
+    return _whole(value) and bool(0 <= value <= most)
 
 
 def _number(value: object) -> bool:
@@ -53,24 +58,16 @@ class Sampling:
             if not isinstance(given, Iterable) or isinstance(given, str | bytes):
                 raise ValueError(f"{name}={given!r} is not valid: it must be a list")
             object.__setattr__(self, name, tuple(given))
-        temperature, logprobs = self.temperature, f"None or 0 to {MAX_LOGPROBS}"
+        temperature = self.temperature
         checks = (
             (_whole(self.max_tokens) and self.max_tokens >= 1, "max_tokens", "at least 1"),
             (_number(temperature) and 0 <= temperature <= 1e30, "temperature", "0 (greedy) or above, to 1e30"),
-            (_whole(self.top_k) and 0 <= self.top_k < 2**63, "top_k", "0 (off) or above"),
+            (_within(self.top_k, LARGEST), "top_k", "0 (off) or above"),
             (_number(self.top_p) and 0 < self.top_p <= 1, "top_p", "above 0 and at most 1 (off)"),
-            (
-                self.seed is None or (_whole(self.seed) and 0 <= self.seed < 2**63),
-                "seed",
-                "None or from 0 to 2**63 - 1",
-            ),
+            (self.seed is None or _within(self.seed, LARGEST), "seed", "None or from 0 to 2**63 - 1"),
             (all(isinstance(text, str) and text for text in self.stop), "stop", "strings, free of empty strings"),
             (all(map(_whole, self.stop_token_ids)), "stop_token_ids", "whole numbers"),
-            (
-                self.logprobs is None or (_whole(self.logprobs) and 0 <= self.logprobs <= MAX_LOGPROBS),
-                "logprobs",
-                logprobs,
-            ),
+            (self.logprobs is None or _within(self.logprobs, MAX_LOGPROBS), "logprobs", f"None or 0 to {MAX_LOGPROBS}"),
         )
         for valid, name, expected in checks:
             if not valid:

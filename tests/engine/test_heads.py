@@ -21,11 +21,11 @@ from engine.core import LLMEngine
 from engine.drafters import DraftKey, HeadDrafter, MedusaDrafter
 from engine.drafters.stepwise import DraftsBefore
 from policies import EmaTiers, Fixed
+from tests.engine.greedy import Arrival, check_course, check_greedy
 from tests.engine.heads import SLICE, HeadSpec, TrainedHeads
 from tests.engine.heads_reference import draft_logits
 from tests.engine.tiny import UNTIED, Cycling, random_weights, reference_greedy, run_all, tiny_engine, tokens_of
 
-PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [2, 2, 7, 1, 8, 2, 2], [6] * 20, [8, 1]]
 SPECS = {
     "eagle3": HeadSpec("eagle3", ids=SLICE),
     "eagle3 of its own": HeadSpec("eagle3", own_head=True, own_embedding=True, biases=True, aux_ids=(0, 2, 2, 1)),
@@ -130,19 +130,6 @@ def test_logits_in_single_precision(spec: HeadSpec, monkeypatch: pytest.MonkeyPa
 # --- greedy ----------------------------------------------------------------------------------------------------------
 
 
-def check_greedy(engine: LLMEngine) -> None:
-    """Requests of different lengths join one per step and leave when done."""
-    config, weights = engine.model_config, random_weights(engine.model_config)
-    lengths = [5 + 7 * place % 40 for place in range(len(PROMPTS))]
-    requests = [
-        Request(prompt, Sampling(max_tokens=length), id=str(place))
-        for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True))
-    ]
-    outputs = run_all(engine, requests, per_step=1)
-    for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True)):
-        assert tokens_of(outputs[str(place)]) == reference_greedy(config, weights, prompt, length)
-
-
 @BATCHES
 @EACH_KIND
 @pytest.mark.parametrize("policy", [Fixed(1), Fixed(4), EmaTiers()], ids=["1", "4", "ema"])
@@ -168,31 +155,11 @@ def test_greedy_equals_plain_decode_while_drafting_comes_and_goes(spec: HeadSpec
     arrivals=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=8),
 )
 def test_greedy_survives_any_course_of_gamma_arrivals_and_cancels(
-    spec: HeadSpec, gammas: list[int], arrivals: list[tuple[int, int, int]]
+    spec: HeadSpec, gammas: list[int], arrivals: list[Arrival]
 ) -> None:
-    """Each arrival is (prompt, length, steps to wait before it); every third is cancelled midway."""
     engine = engine_of(spec, max_batch=3)
     engine.attach(Cycling(gammas))
-    got: dict[str, list[int]] = {}
-
-    def step() -> None:
-        for output in engine.step():
-            got.setdefault(output.request_id, []).extend(output.tokens)
-        check_books(engine)
-
-    for place, (prompt, length, wait) in enumerate(arrivals):
-        engine.submit(Request(PROMPTS[prompt], Sampling(max_tokens=length), id=str(place), speculation=place % 4 != 1))
-        for _ in range(wait):
-            step()
-        if place % 3 == 2:
-            engine.cancel(str(place - 1))
-    while not engine.scheduler.idle:
-        step()
-    for place, (prompt, length, _) in enumerate(arrivals):
-        tokens = got.get(str(place), [])
-        expected = reference_greedy(spec.model, random_weights(spec.model), PROMPTS[prompt], length)
-        assert tokens == expected[: len(tokens)]
-        assert len(tokens) == length or (place + 1) % 3 == 2
+    check_course(engine, arrivals, check_books)
 
 
 def check_books(engine: LLMEngine) -> None:

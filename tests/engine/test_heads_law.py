@@ -24,10 +24,11 @@ from engine.prefill import Prefill, PrefillKey
 from engine.sampling.distribution import Sampler
 from engine.sampling.randomness import ACCEPT
 from engine.step import DecodeStep, StepKey
-from tests.engine.capture_law import HostReads, LawfulBackend
+from tests.engine.capture_law import LawfulBackend
 from tests.engine.course import REQUESTS, take_course
 from tests.engine.heads import HeadSpec, TrainedHeads
 from tests.engine.joint_law import SAMPLES, SMALL, joint_law, p_value, sampled_answers
+from tests.engine.spy import Spy
 from tests.engine.test_heads import EACH_KIND, ONE_EACH, SPECS, Witness, answers_of, engine_of, largest_error
 from tests.engine.test_interrupt import PROMPTS, serve
 from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tiny_engine, tokens_of
@@ -226,40 +227,14 @@ def test_no_buffer_is_replaced(spec: HeadSpec) -> None:
     assert places() == before
 
 
-class Spy(EagerBackend):
-    """Keeps the order in which pieces run."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.events: list[str] = []
-
-    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        names = ("verify", "accept", "draft", "run", "catch_up")
-        name = next(name for name in names if name in piece.__code__.co_names)
-
-        def spied() -> None:
-            self.events.append(name)
-            piece()
-
-        return spied
-
-
 @EACH_KIND
 def test_what_runs_in_a_step_and_one_host_read(spec: HeadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """γ = 0 costs nothing but the features; a gap that the first draft piece takes needs no catching up."""
-    spy = Spy()
-    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    spy = Spy(monkeypatch)
     engine = tiny_engine(spec.model, draft_model=TrainedHeads(spec), max_gamma=4, prefill_chunk=16)
     engine.attach(Cycling((2, 2, 0, 0, 1, 3)))
-    reads = HostReads(monkeypatch.setattr)
     engine.submit(Request([1, 2, 1, 4, 5, 6, 7, 8, 9], Sampling(max_tokens=60)))
-    per_step: list[str] = []
-    for _ in range(6):
-        reads.count = 0
-        spy.events.clear()
-        engine.step()
-        assert reads.count == 1
-        per_step.append(" ".join(spy.events))
+    per_step = spy.steps(engine, 6)
     one = spec.kind == "medusa"
     two, three = ("draft", "draft") if one else ("draft draft", "draft draft draft")
     judged = "verify accept"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from torch import Tensor
 
 from adaptive.requests import Request, Sampling
-from engine.graphs import EagerBackend, Piece
 from tests.engine.capture_law import HostReads
+from tests.engine.spy import Spy
 from tests.engine.steering import Steering
 from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, tiny_engine
 
@@ -17,37 +14,14 @@ BROAD, DEEP = (-1, -1, 0, 0, 1), (-1, 0, -1, 1, 0, 2, 3, 3)
 DRAFTERS = ["ngram", "model"]
 
 
-class Spy(EagerBackend):
-    """Keeps the order in which pieces run."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.events: list[str] = []
-
-    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        names = ("verify", "accept", "draft", "run", "catch_up", "take_in", "grow")
-        name = next(name for name in names if name in piece.__code__.co_names)
-
-        def spied() -> None:
-            self.events.append(name)
-            piece()
-
-        return spied
-
-
 def test_one_host_read_per_step_and_one_more_for_stale_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Spy()
-    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    spy = Spy(monkeypatch)
     engine = tiny_engine()
     engine.attach(Cycling((0, 2, 2, 0, 3, 3)))
-    reads = HostReads(monkeypatch.setattr)
     per_step: list[tuple[int, str]] = []
 
     def step() -> None:
-        reads.count = 0
-        spy.events.clear()
-        engine.step()
-        per_step.append((reads.count, " ".join(spy.events)))
+        per_step.append(spy.step(engine))
 
     engine.submit(Request([1, 2, 1], Sampling(max_tokens=60)))
     for _ in range(6):
@@ -85,19 +59,11 @@ def test_signals_and_budgets_cost_no_further_read_and_each_look_on_the_way_one(
 
 
 def test_a_draft_model_drafts_before_verification_and_costs_no_host_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Spy()
-    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    spy = Spy(monkeypatch)
     engine = tiny_engine(draft_model=DraftModel(TINY, random_weights(TINY)), prefill_chunk=16)
     engine.attach(Cycling((2, 2, 0, 0, 1, 3)))
-    reads = HostReads(monkeypatch.setattr)
     engine.submit(Request([1, 2, 1, 4, 5, 6], Sampling(max_tokens=60)))
-    per_step: list[str] = []
-    for _ in range(6):
-        reads.count = 0
-        spy.events.clear()
-        engine.step()
-        assert reads.count == 1
-        per_step.append(" ".join(spy.events))
+    per_step = spy.steps(engine, 6)
     judged = "verify accept"
     assert per_step == [
         f"run catch_up draft draft {judged}",
@@ -112,21 +78,13 @@ def test_a_draft_model_drafts_before_verification_and_costs_no_host_read(monkeyp
 @pytest.mark.parametrize("draft", DRAFTERS)
 def test_trees_cost_no_host_read(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An n-gram tree is filled in one piece from what was drafted ahead, a model's level by level."""
-    spy = Spy()
-    monkeypatch.setattr("engine.core.make_backend", lambda name, device: spy)
+    spy = Spy(monkeypatch)
     model = DraftModel(TINY, random_weights(TINY)) if draft == "model" else None
     engine = tiny_engine(draft_model=model, prefill_chunk=16, max_tree_nodes=8)
     engine.attach(Cycling((2, DEEP, BROAD)))
-    reads = HostReads(monkeypatch.setattr)
     engine.submit(Request([1, 2, 1, 4, 1, 2], Sampling(max_tokens=60)))
     engine.step()
-    per_step: list[str] = []
-    for _ in range(2):
-        reads.count = 0
-        spy.events.clear()
-        engine.step()
-        assert reads.count == 1
-        per_step.append(" ".join(spy.events))
+    per_step = spy.steps(engine, 2)
     if draft == "ngram":
         assert per_step == ["grow verify accept draft"] * 2
     else:

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from adaptive import AdaptiveController
 from adaptive.contract import Policy
-from adaptive.requests import Request, Sampling
+from adaptive.requests import Sampling
 from engine.sampling import verify
 from engine.sampling.distribution import choose
 from policies import AdaSpec, EmaTiers, Fixed
+from tests.engine.greedy import Arrival, check_course, check_greedy
 from tests.engine.joint_law import joint_law, p_value, sampled_answers
-from tests.engine.tiny import TINY, Cycling, random_weights, reference_greedy, run_all, tiny_engine, tokens_of
-
-PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [2, 2, 7, 1, 8, 2, 2], [6] * 20, [8, 1]]
+from tests.engine.tiny import Cycling, tiny_engine
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
@@ -25,18 +24,9 @@ PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [
     "policy", [Fixed(0), Fixed(1), Fixed(5), EmaTiers(), AdaSpec()], ids=["0", "1", "5", "ema", "adaspec"]
 )
 def test_greedy_equals_plain_decode(policy: Policy, batch: int) -> None:
-    """Requests of different lengths join one per step and leave when done."""
-    weights = random_weights(TINY)
     engine = tiny_engine(max_batch=batch)
     controller = AdaptiveController(engine, policy=policy.clone())
-    lengths = [5 + 7 * place % 40 for place in range(len(PROMPTS))]
-    requests = [
-        Request(prompt, Sampling(max_tokens=length), id=str(place))
-        for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True))
-    ]
-    outputs = run_all(engine, requests, per_step=1)
-    for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True)):
-        assert tokens_of(outputs[str(place)]) == reference_greedy(TINY, weights, prompt, length)
+    check_greedy(engine)
     assert not controller.stats().policy_errors
 
 
@@ -45,31 +35,10 @@ def test_greedy_equals_plain_decode(policy: Policy, batch: int) -> None:
     gammas=st.lists(st.integers(0, 5), min_size=1, max_size=6),
     arrivals=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=10),
 )
-def test_greedy_survives_any_course_of_gamma_arrivals_and_cancels(
-    gammas: list[int], arrivals: list[tuple[int, int, int]]
-) -> None:
-    """Each arrival is (prompt, length, steps to wait before it); every third is cancelled midway."""
-    weights, engine = random_weights(TINY), tiny_engine(max_batch=3)
+def test_greedy_survives_any_course_of_gamma_arrivals_and_cancels(gammas: list[int], arrivals: list[Arrival]) -> None:
+    engine = tiny_engine(max_batch=3)
     engine.attach(Cycling(gammas))
-    got: dict[str, list[int]] = {}
-
-    def step() -> None:
-        for output in engine.step():
-            got.setdefault(output.request_id, []).extend(output.tokens)
-
-    for place, (prompt, length, wait) in enumerate(arrivals):
-        engine.submit(Request(PROMPTS[prompt], Sampling(max_tokens=length), id=str(place)))
-        for _ in range(wait):
-            step()
-        if place % 3 == 2:
-            engine.cancel(str(place - 1))
-    while not engine.scheduler.idle:
-        step()
-    for place, (prompt, length, _) in enumerate(arrivals):
-        expected = reference_greedy(TINY, weights, PROMPTS[prompt], length)
-        tokens = got.get(str(place), [])
-        assert tokens == expected[: len(tokens)]
-        assert len(tokens) == length or (place + 1) % 3 == 2
+    check_course(engine, arrivals)
 
 
 # --- sampling: the joint law of four tokens ------------------------------------------------------------------------

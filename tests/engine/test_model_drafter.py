@@ -20,6 +20,7 @@ from engine.models.config import ModelConfig
 from engine.sampling import verify
 from engine.sampling.randomness import ACCEPT
 from policies import EmaTiers, Fixed
+from tests.engine.greedy import PROMPTS, Arrival, check_course, check_greedy
 from tests.engine.joint_law import SAMPLES, SMALL, joint_law, p_value, sampled_answers
 from tests.engine.tiny import (
     TINY,
@@ -48,7 +49,6 @@ OTHER = ModelConfig(
 ITSELF = DraftModel(TINY, random_weights(TINY))
 NEAR = DraftModel(TINY, near_weights(TINY))
 FAR = DraftModel(OTHER, random_weights(OTHER, seed=5))
-PROMPTS = [[1, 2, 3, 1, 2], [4], [9, 9, 9, 9], [0, 5, 6, 0, 5, 6, 0], [10, 3], [2, 2, 7, 1, 8, 2, 2], [6] * 20, [8, 1]]
 
 
 def rate(controller: Cycling) -> float:
@@ -66,18 +66,6 @@ def model_drafter(engine: LLMEngine) -> ModelDrafter:
 
 BATCHES = pytest.mark.parametrize("batch", [1, 3, 8])
 DRAFTS = pytest.mark.parametrize("draft", [NEAR, FAR], ids=["near", "far"])
-
-
-def check_greedy(engine: LLMEngine) -> None:
-    """Requests of different lengths join one per step and leave when done."""
-    lengths = [5 + 7 * place % 40 for place in range(len(PROMPTS))]
-    requests = [
-        Request(prompt, Sampling(max_tokens=length), id=str(place))
-        for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True))
-    ]
-    outputs = run_all(engine, requests, per_step=1)
-    for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True)):
-        assert tokens_of(outputs[str(place)]) == reference_greedy(TINY, random_weights(TINY), prompt, length)
 
 
 @BATCHES
@@ -105,30 +93,11 @@ def test_greedy_equals_plain_decode_while_drafting_comes_and_goes(draft: DraftMo
     arrivals=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=8),
 )
 def test_greedy_survives_any_course_of_gamma_arrivals_and_cancels(
-    draft: DraftModel, gammas: list[int], arrivals: list[tuple[int, int, int]]
+    draft: DraftModel, gammas: list[int], arrivals: list[Arrival]
 ) -> None:
-    """Each arrival is (prompt, length, steps to wait before it); every third is cancelled midway."""
     engine = tiny_engine(max_batch=3, draft_model=draft)
     engine.attach(Cycling(gammas))
-    got: dict[str, list[int]] = {}
-
-    def step() -> None:
-        for output in engine.step():
-            got.setdefault(output.request_id, []).extend(output.tokens)
-        check_books(engine)
-
-    for place, (prompt, length, wait) in enumerate(arrivals):
-        engine.submit(Request(PROMPTS[prompt], Sampling(max_tokens=length), id=str(place), speculation=place % 4 != 1))
-        for _ in range(wait):
-            step()
-        if place % 3 == 2:
-            engine.cancel(str(place - 1))
-    while not engine.scheduler.idle:
-        step()
-    for place, (prompt, length, _) in enumerate(arrivals):
-        tokens = got.get(str(place), [])
-        assert tokens == reference_greedy(TINY, random_weights(TINY), PROMPTS[prompt], length)[: len(tokens)]
-        assert len(tokens) == length or (place + 1) % 3 == 2
+    check_course(engine, arrivals, check_books)
 
 
 def check_books(engine: LLMEngine) -> None:

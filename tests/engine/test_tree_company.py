@@ -12,11 +12,12 @@ from adaptive.contract import Decision, StepView, TreeShape
 from adaptive.requests import Request, Sampling
 from engine.memory import bytes_needed
 from policies import Fixed
+from tests.engine.greedy import PROMPTS
 from tests.engine.heads import HeadSpec, built
 from tests.engine.steering import Steering
 from tests.engine.test_heads import EACH_KIND, SPECS, engine_of
 from tests.engine.test_index_upkeep import SPARSE, serve_checked
-from tests.engine.test_model_drafter import ITSELF, NEAR, PROMPTS, check_books
+from tests.engine.test_model_drafter import ITSELF, NEAR, check_books
 from tests.engine.test_prefix_reuse import SYSTEM, conversation
 from tests.engine.tiny import (
     TINY,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -18,7 +17,8 @@ from engine import SyntheticAcceptance
 from engine.core import LLMEngine
 from engine.tree import static_tree
 from policies import FixedTree
-from tests.engine.test_model_drafter import FAR, ITSELF, NEAR, PROMPTS, check_books, model_drafter
+from tests.engine.greedy import CONTEXT, PROMPTS, Arrival, check_course, check_greedy, plain_answer
+from tests.engine.test_model_drafter import FAR, ITSELF, NEAR, check_books, model_drafter
 from tests.engine.test_tree import parent_lists
 from tests.engine.tiny import (
     TINY,
@@ -26,7 +26,6 @@ from tests.engine.tiny import (
     DraftModel,
     Shape,
     random_weights,
-    reference_greedy,
     run_all,
     tiny_engine,
     tokens_of,
@@ -39,19 +38,11 @@ RAGGED = (-1, 0, -1, 1, 0, 2, 3, 3)
 TREES = {"chain": CHAIN, "wide": WIDE, "binary": BINARY, "ragged": RAGGED}
 MIXED: tuple[Shape, ...] = (BINARY, 0, 3, RAGGED, WIDE, 0, 0, CHAIN, 5, RAGGED, 1)
 NODES = len(BINARY)
-CONTEXT = 96  # of a tiny engine
 DRAFTERS = {"near": NEAR, "far": FAR, "itself": ITSELF, "ngram": None}
 
 
-@cache
-def longest_answer(prompt: tuple[int, ...]) -> list[int]:
-    """The greedy answer that fills the context."""
-    return reference_greedy(TINY, random_weights(TINY), prompt, CONTEXT - len(prompt))
-
-
 def plain(prompt: Sequence[int], count: int) -> list[int]:
-    """What plain greedy decoding answers."""
-    return longest_answer(tuple(prompt))[:count]
+    return plain_answer(TINY, prompt, count)
 
 
 def tree_engine(
@@ -65,25 +56,18 @@ def tree_engine(
 # --- greedy ----------------------------------------------------------------------------------------------------------
 
 
-def check_greedy(engine: LLMEngine, shapes: Sequence[Shape]) -> Cycling:
-    """Requests of different lengths, one of which opted out, join one per step and leave when done."""
+def check_shapes(engine: LLMEngine, shapes: Sequence[Shape]) -> Cycling:
+    """One request opted out: its row has no tree."""
     controller = Cycling(shapes)
     engine.attach(controller)
-    lengths = [5 + 7 * place % 40 for place in range(len(PROMPTS))]
-    requests = [
-        Request(prompt, Sampling(max_tokens=length), id=str(place), speculation=place != 3)
-        for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True))
-    ]
-    outputs = run_all(engine, requests, per_step=1)
-    for place, (prompt, length) in enumerate(zip(PROMPTS, lengths, strict=True)):
-        assert tokens_of(outputs[str(place)]) == plain(prompt, length)
+    check_greedy(engine, opted_out=[3])
     return controller
 
 
 @pytest.mark.parametrize("draft", DRAFTERS.values(), ids=DRAFTERS)
 @pytest.mark.parametrize("shape", TREES.values(), ids=TREES)
 def test_greedy_equals_plain_decode(shape: tuple[int, ...], draft: DraftModel | None) -> None:
-    controller = check_greedy(tree_engine(draft), [shape])
+    controller = check_shapes(tree_engine(draft), [shape])
     depth = static_tree(shape, 99).depth
     assert {report.gamma for report in controller.reports} == {depth}
     assert max(int(report.verified.max()) for report in controller.reports) == len(shape)
@@ -93,13 +77,13 @@ def test_greedy_equals_plain_decode(shape: tuple[int, ...], draft: DraftModel | 
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("draft", DRAFTERS.values(), ids=DRAFTERS)
 def test_greedy_equals_plain_decode_while_the_shape_changes(draft: DraftModel | None, batch: int) -> None:
-    check_greedy(tree_engine(draft, batch), MIXED)
+    check_shapes(tree_engine(draft, batch), MIXED)
 
 
 @pytest.mark.parametrize("backend", ["replay", "late"])
 @pytest.mark.parametrize("draft", [NEAR, None], ids=["near", "ngram"])
 def test_greedy_equals_plain_decode_on_other_backends(draft: DraftModel | None, backend: str) -> None:
-    check_greedy(tree_engine(draft, backend=backend), MIXED)
+    check_shapes(tree_engine(draft, backend=backend), MIXED)
 
 
 @settings(max_examples=15, deadline=None)
@@ -109,31 +93,14 @@ def test_greedy_equals_plain_decode_on_other_backends(draft: DraftModel | None, 
     arrivals=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=8),
 )
 def test_greedy_survives_any_course_of_shapes_arrivals_and_cancels(
-    draft: DraftModel | None, shapes: list[Shape], arrivals: list[tuple[int, int, int]]
+    draft: DraftModel | None, shapes: list[Shape], arrivals: list[Arrival]
 ) -> None:
-    """Each arrival is (prompt, length, steps to wait before it); every third is cancelled midway."""
     engine = tree_engine(draft)
     engine.attach(Cycling([shape if isinstance(shape, int) else static_tree(shape, 5).parents for shape in shapes]))
-    got: dict[str, list[int]] = {}
-
-    def step() -> None:
-        for output in engine.step():
-            got.setdefault(output.request_id, []).extend(output.tokens)
-        if draft is not None:
-            check_books(engine)
-
-    for place, (prompt, length, wait) in enumerate(arrivals):
-        engine.submit(Request(PROMPTS[prompt], Sampling(max_tokens=length), id=str(place)))
-        for _ in range(wait):
-            step()
-        if place % 3 == 2:
-            engine.cancel(str(place - 1))
-    while not engine.scheduler.idle:
-        step()
-    for place, (prompt, length, _) in enumerate(arrivals):
-        tokens = got.get(str(place), [])
-        assert tokens == plain(PROMPTS[prompt], length)[: len(tokens)]
-        assert len(tokens) == length or (place + 1) % 3 == 2
+    if draft is None:
+        check_course(engine, arrivals)
+    else:
+        check_course(engine, arrivals, check_books)
 
 
 # --- what a tree gains, and a chain as a tree ------------------------------------------------------------------------
