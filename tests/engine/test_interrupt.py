@@ -81,7 +81,7 @@ def serve_crowd(engine: LLMEngine, interrupted_step: int, at: int) -> tuple[dict
         for name, arrival in (("first", 0), ("second", 0), ("high", 4), ("last", 5)):
             if step == arrival:
                 sampling = Sampling(max_tokens=LENGTHS[name])
-                engine.submit(Request(CROWD[name], sampling, id=name, priority=name == "high"))
+                engine.submit(Request(CROWD[name], sampling, id=name, priority=int(name == "high")))
         try:
             with Interrupt(at if step == interrupted_step else 1 << 30):
                 got = engine.step()
