@@ -40,7 +40,7 @@ from engine.train.loop import Look, Plan, Training
 from engine.train.plot import plot_history
 from engine.train.school import School
 from engine.train.self_written import SelfWritten
-from engine.train.teacher import Teacher
+from engine.train.teacher import Teacher, teaching_dtype
 from engine.train.writer import Writer
 from tests.engine.tiny import random_weights
 from tests.engine.train.tiny_school import CONFIG, tiny_tokenizer
@@ -228,7 +228,7 @@ def run(settings: Settings) -> None:
     settings.out.mkdir(parents=True, exist_ok=True)
     # cuDNN's attention plans every new shape anew, and writing and training meet many.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    dtype = torch.bfloat16 if settings.device.startswith("cuda") else torch.float32
+    dtype = teaching_dtype(settings.device)
     checkpoint = open_target(settings.model)
     weights = {name: tensor.to(dtype) for name, tensor in checkpoint.weights.items()}
     teacher = Teacher.load(replace(checkpoint, weights=weights), settings.length, settings.device)

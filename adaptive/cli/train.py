@@ -123,6 +123,7 @@ def _run(recipe: Recipe, device: str, threads: int | None) -> Outcome:
     from engine.models.source import open_model
     from engine.train.asks.ask import Guard
     from engine.train.session import train as train_drafter
+    from engine.train.teacher import teaching_dtype
 
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError(f"--device: {device} is not there: torch finds no CUDA device; use cpu")
@@ -133,7 +134,7 @@ def _run(recipe: Recipe, device: str, threads: int | None) -> Outcome:
         source = open_model(recipe.target)
     with _Watcher(recipe.method) as watcher:
         watcher.stage(f"loading {recipe.target}")
-        checkpoint = source.load(torch.bfloat16 if device.startswith("cuda") else torch.float32)
+        checkpoint = source.load(teaching_dtype(device))
         return train_drafter(recipe, checkpoint, guard, watcher.listener(), device)
 
 

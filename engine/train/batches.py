@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from engine.train.corpus import Document
+from engine.train.corpus import Document, padded
 from engine.train.lesson import Batch
 
-ROUND_TO = 32  # lengths are padded to multiples of this, so that few shapes occur
 SHELF = 64  # batches whose documents are sorted by length together: padding stays small, neighbours stay mixed
 
 
@@ -28,8 +27,7 @@ def epoch(
 
 def pad(documents: Sequence[Document], device: torch.device | str) -> Batch:
     """One row each, padded at the end, which causal attention never looks at."""
-    longest = max(len(one) for one in documents)
-    width = -(-longest // ROUND_TO) * ROUND_TO
+    width = padded(max(len(one) for one in documents))
     tokens = np.zeros((len(documents), width), dtype=np.int64)
     answer = np.zeros((len(documents), width), dtype=np.bool_)
     for row, one in enumerate(documents):
@@ -51,8 +49,7 @@ def _groups(order: list[Document], tokens: int, rng: random.Random | None) -> It
 def _fill(documents: list[Document], tokens: int) -> Iterator[list[Document]]:
     group: list[Document] = []
     for one in documents:
-        width = -(-len(one) // ROUND_TO) * ROUND_TO
-        if group and width * (len(group) + 1) > tokens:
+        if group and padded(len(one)) * (len(group) + 1) > tokens:
             yield group
             group = []
         group.append(one)

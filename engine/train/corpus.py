@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HELD_OUT_SHARE = 0.04
+ROUND_TO = 32  # lengths are padded to multiples of this in batches, so that few shapes occur
 ARRAYS = ("ids", "offsets", "answer_start", "task", "greedy")
 
 
@@ -124,3 +125,12 @@ def clip(documents: Sequence[Document], length: int) -> list[Document]:
         for one in documents
     ]
     return [one for one in cut if len(one) > one.answer_start]
+
+
+def padded(length: int) -> int:
+    """Places that a sequence takes in a batch.
+
+    >>> padded(32), padded(33)
+    (32, 64)
+    """
+    return -(-length // ROUND_TO) * ROUND_TO

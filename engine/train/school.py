@@ -32,9 +32,9 @@ class School:
         return self.teacher.device
 
     def precision(self) -> AbstractContextManager[object]:
-        """bfloat16 products on a GPU, the teacher's own type on a CPU."""
-        on_gpu = self.device.type == "cuda"
-        return torch.autocast("cuda", dtype=torch.bfloat16) if on_gpu else nullcontext()
+        """The teacher's type for the drafters' products too; their weights stay as exact as they are."""
+        low = self.teacher.decoder.dtype == torch.bfloat16
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if low else nullcontext()
 
     def lesson(self, batch: Batch, drafters: Sequence[TrainableDrafter], depth: int) -> Lesson:
         """For chains of up to `depth` steps. A batch that comes again is not read again, as far as memory is spared."""

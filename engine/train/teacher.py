@@ -19,6 +19,7 @@ from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.tokenizer import Tokenizer
+from engine.train.corpus import padded
 
 LOGITS_AT_ONCE = {"cpu": 1 << 25, "cuda": 1 << 28}  # elements, by device: what several copies of fit into memory
 
@@ -31,6 +32,13 @@ class Features:
     taps: Mapping[int, Tensor]
 
 
+def teaching_dtype(device: str) -> torch.dtype:
+    """bfloat16 where it is multiplied fast (a GPU, a CPU with AVX-512 BF16 or AMX), else float32."""
+    fast = torch.cpu.get_capabilities()
+    low = device.startswith("cuda") or fast.get("avx512_bf16", False) or fast.get("amx_bf16", False)
+    return torch.bfloat16 if low else torch.float32
+
+
 class Teacher:
     """A frozen target. Nothing it computes carries gradients."""
 
@@ -41,13 +49,16 @@ class Teacher:
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, context_len: int, device: str) -> Teacher:
-        """ValueError for a model whose attention has a window shorter than `context_len`."""
+        """For sequences of `context_len` tokens, and the padding behind them.
+
+        ValueError for a model whose attention has a window shorter than `context_len`.
+        """
         window = checkpoint.config.sliding_window
         if window is not None and window < context_len:
             raise ValueError(
                 f"training on {context_len} tokens needs full attention, and the model's window is {window}"
             )
-        decoder = Decoder(checkpoint.config, checkpoint.weights, context_len, device)
+        decoder = Decoder(checkpoint.config, checkpoint.weights, padded(context_len), device)
         return cls(decoder, checkpoint.tokenizer, checkpoint.name)
 
     @property
@@ -56,7 +67,7 @@ class Teacher:
 
     @property
     def context_len(self) -> int:
-        """Tokens a sequence can have."""
+        """Tokens a sequence can have, padding included."""
         return self.decoder.cos.shape[0]
 
     @property

@@ -97,11 +97,13 @@ class Writer:
         if temperature_B is None:
             return best_B
         scaled_BV = logits_BV / temperature_B.clamp(min=1e-3).unsqueeze(1)
-        floor_B1 = scaled_BV.amax(-1, keepdim=True) + math.log(UNLIKELY)
-        # Exponential races: the token with the least waiting time is a draw from the distribution.
-        waiting_BV = torch.empty_like(scaled_BV).exponential_(generator=self._random)
-        race_BV = (scaled_BV - waiting_BV.log()).masked_fill(scaled_BV < floor_B1, float("-inf"))
-        return torch.where(temperature_B > 0, race_BV.argmax(-1), best_B)
+        scaled_BV -= scaled_BV.amax(-1, keepdim=True)
+        weight_BV = scaled_BV.exp().masked_fill_(scaled_BV < math.log(UNLIKELY), 0.0)
+        # One number a row, looked up in the sums of the weights: a number for every token would cost more than a layer.
+        reached_BV = weight_BV.cumsum(-1)
+        drawn_B1 = torch.rand(len(logits_BV), 1, generator=self._random, device=logits_BV.device) * reached_BV[:, -1:]
+        sampled_B = torch.searchsorted(reached_BV, drawn_B1, right=True).squeeze(1).clamp(max=logits_BV.shape[1] - 1)
+        return torch.where(temperature_B > 0, sampled_B, best_B)
 
 
 @dataclass

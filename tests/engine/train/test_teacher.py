@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from engine.models.checkpoint import Checkpoint
+from engine.train.batches import epoch
+from engine.train.corpus import Document
 from engine.train.teacher import Teacher
 from tests.engine.tiny import reference_logits
 from tests.engine.train.tiny_school import CONFIG, tiny_teacher, tiny_tokenizer, weights
@@ -52,3 +55,11 @@ def test_a_window_shorter_than_the_text_is_refused() -> None:
     with pytest.raises(ValueError, match="window is 16"):
         Teacher.load(checkpoint, 32, "cpu")
     assert Teacher.load(checkpoint, 16, "cpu").config is config
+
+
+def test_a_document_as_long_as_the_context_may_be_padded_past_it() -> None:
+    teacher = Teacher.load(Checkpoint(CONFIG, weights(), tiny_tokenizer(), "tiny"), 40, "cpu")
+    (batch,) = epoch([Document(np.arange(40) % 7, 3, "text")], 64, "cpu")
+    assert batch.tokens_BT.shape == (1, 64)
+    shorter = teacher.read(batch.tokens_BT[:, :40]).hidden_BTE
+    torch.testing.assert_close(teacher.read(batch.tokens_BT).hidden_BTE[:, :40], shorter)
