@@ -47,7 +47,7 @@ TWIN = softened(near_weights(MODEL, seed=5, noise=0.05), 0.3)
 """A drafter that is nearly always right."""
 PROMPT = (1,)
 TOKENS, GAMMA = 4, 3
-ROWS, ARRIVALS = 96, 36
+ROWS, ARRIVALS = 160, 60
 FEWEST = 5.0
 """Expected answers of a cell that is counted by itself."""
 

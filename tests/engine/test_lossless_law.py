@@ -5,16 +5,18 @@ counted and compared with their exact law by Pearson's chi-square. What calls it
 each offender planted here must give p < `CAUGHT`.
 
 **Power.** The size of a bias is its chi-square distance Σ (p' - p)² / p. The smallest one that is planted is
-`SMALLEST`, known exactly by enumeration: the statistic of 72 cells is then noncentral with 2400 · .066 = 159 above its
-71 degrees of freedom, and is past the .001 quantile (112) nearly always, past the 10^-6 quantile (138) in more than
-99.9 % of cases. So had a policy below a bias as large as any offender's, its test would fail.
+`SMALLEST`, known exactly by enumeration. The statistic of 72 cells is then noncentral: 2400 · .066 = 158 above its 71
+degrees of freedom on average, with a standard deviation of √(2 · (71 + 2 · 158)) = 28. That is past what `FAIR` allows
+(124) in more than 99.99 % of cases and past `CAUGHT` (143) in more than 99.9 %. So if a policy below had a bias as
+large as any offender's, its test would fail; at half the distance it would in 89 %.
 
-Answers depend on seeds alone: no test here passes today and fails tomorrow.
+Answers depend on seeds alone: no test here passes today and fails tomorrow unless something was changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -59,7 +61,7 @@ from tests.engine.policy_law import (
 )
 
 SAMPLES = 2400
-FAIR, CAUGHT = 1e-3, 1e-6
+FAIR, CAUGHT = 1e-4, 1e-6
 SMALLEST = 0.066
 LAW, PAIR_LAW = exact_law(), pair_law()
 RULES = [Acceptance(kind) for kind in AcceptanceKind if kind.lossless]
@@ -81,8 +83,8 @@ def lawful(served: Served, *, least: float = 0.1) -> None:
 def test_a_bias_as_large_as_the_smallest_offence_is_seen() -> None:
     assert power(SMALLEST, LAW, SAMPLES, CAUGHT) > 0.999
     assert power(SMALLEST, PAIR_LAW, SAMPLES, CAUGHT) > 0.999
-    # half of that distance, 2400 · .033 = 79, still fails the policies' tests 19 times in 20
-    assert power(SMALLEST / 2, LAW, SAMPLES, FAIR) > 0.95
+    assert power(SMALLEST, LAW, SAMPLES, FAIR) > 0.9999
+    assert power(SMALLEST / 2, LAW, SAMPLES, FAIR) == pytest.approx(0.89, abs=0.01)
     assert power(0.0, LAW, SAMPLES, FAIR) == pytest.approx(FAIR)
 
 
@@ -107,21 +109,28 @@ def test_biases_are_known_by_enumeration(lengths: Lengths, peeking: bool, effect
 
 SWAYING = {"candidate_steps": [1, 2, 3], "ema_alpha": 0.5, "update_interval": 1, "rise_share": 0.6, "fall_share": 0.6}
 TURNING = {"candidate_steps": [1, 3], "update_interval": 1, "warmup_batches": 0, "down_hysteresis": 0.8}
+DEAR = replace(COST, plain=(0.1, 0.001, 0))
+"""Plain decode is slow enough for drafting to pay in wide batches."""
 LOSSLESS: dict[str, Policy] = {
     "fixed": Fixed(3),
-    "schedule": Schedule([[1, 57, 3], [58, 60, 1], [61, 96, 2]]),
+    "schedule": Schedule([[1, 94, 3], [95, 100, 1], [101, 160, 2]]),
     "ema": EmaTiers({"1": SWAYING}, dwell=0, backoff=0),
     "ema-sglang": EmaTiers.sglang({"1": TURNING}),
-    "adaspec": AdaSpec(cost=COST),
-    "adaspec published": AdaSpec.published(COST),
+    "adaspec": AdaSpec(cost=DEAR),
+    "adaspec published": AdaSpec.published(DEAR),
     "adasd lossless": AdaSD(generation_only=True),
 }
 
 
+MOVING = ("schedule", "ema", "ema-sglang")
+
+
 @each_rule
-@pytest.mark.parametrize("policy", LOSSLESS.values(), ids=LOSSLESS)
-def test_policies_keep_the_law(policy: Policy, rule: Acceptance) -> None:
-    lawful(serve(Ruled(policy.clone(), rule), SAMPLES))
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_policies_keep_the_law(name: str, rule: Acceptance) -> None:
+    served = serve(Ruled(LOSSLESS[name].clone(), rule), SAMPLES)
+    assert len(served.stats.gamma_histogram) > 1 or name not in MOVING, "a policy that never moves shows nothing"
+    lawful(served)
 
 
 def test_trees_keep_the_law() -> None:
@@ -133,13 +142,6 @@ def test_no_policy_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOW_LIST, "")
     tried = {name.partition(" ")[0] for name in LOSSLESS} | {"fixed-tree"}
     assert tried == {entry.name for entry in list_policies()}
-
-
-@pytest.mark.parametrize("name", ["schedule", "ema", "ema-sglang"])
-def test_depths_really_change(name: str) -> None:
-    """A policy that never moved would show nothing."""
-    gammas = serve(LOSSLESS[name].clone(), SAMPLES // 4).stats.gamma_histogram
-    assert len(gammas) > 1
 
 
 # --- rows bound by one decision ------------------------------------------------------------------------------------
