@@ -41,14 +41,14 @@ class KVCache:
         return self.rows * self.capacity
 
     def write(self, layer: int, slots_N: Tensor, keys_NKD: Tensor, values_NKD: Tensor) -> None:
-        # For few tokens an assignment is faster here than `index_copy_` along the second dimension.
-        self.keys[layer][:, slots_N] = keys_NKD.transpose(0, 1)
-        self.values[layer][:, slots_N] = values_NKD.transpose(0, 1)
+        # Not an assignment, which torch spreads over threads: on a busy machine it waits for the last of them.
+        self.keys[layer].index_copy_(1, slots_N, keys_NKD.transpose(0, 1))
+        self.values[layer].index_copy_(1, slots_N, values_NKD.transpose(0, 1))
 
     def move(self, from_N: Tensor, to_N: Tensor) -> None:
         """Copy slots to others in every layer; all are read before any is written."""
         for half in (*self.keys, *self.values):
-            half[:, to_N] = half.index_select(1, from_N)
+            half.index_copy_(1, to_N, half.index_select(1, from_N))
 
     def move_path(self, root_B: Tensor, path_BP: Tensor, count_B: Tensor) -> None:
         """Bring the first `count_B` nodes of each row's path to the slots right after its root.

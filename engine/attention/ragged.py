@@ -101,23 +101,24 @@ def cut(counts: list[int], seen: list[int]) -> list[Run]:
 
 def attend(runs: tuple[Run, ...], q_NHD: Tensor, keys: Tensor, values: Tensor, grid_BW: Tensor, mask: Tensor) -> Tensor:
     """`[N, H · D]`, 0 for tokens of no run; keys and values are `[B, K, C, D]` and the mask `[B, 1, W · G, C]`."""
-    (N, H, D), K = q_NHD.shape, keys.shape[1]
-    out_NHD = torch.zeros_like(q_NHD, memory_format=torch.contiguous_format)
+    out_NHD = torch.zeros(q_NHD.shape, dtype=q_NHD.dtype, device=q_NHD.device)
     for run in runs:
-        rows, tokens = slice(run.first, run.last), (run.last - run.first) * run.width
-        shape = (run.last - run.first, run.width, K, H // K, D)
-        index = None if run.start is not None else grid_BW[rows, : run.width].flatten()
-        if index is None:
-            q_XHD = q_NHD[run.start : run.start + tokens]
+        rows, count = slice(run.first, run.last), (run.last - run.first) * run.width
+        if run.start is None:
+            index_X = grid_BW[rows, : run.width].flatten()
+            out_XHD = _attend(run, q_NHD.index_select(0, index_X), keys[rows], values[rows], mask[rows])
+            out_NHD.index_copy_(0, index_X, out_XHD)
         else:
-            q_XHD = q_NHD.index_select(0, index)
-        q_RKXD = q_XHD.reshape(shape).transpose(1, 2).reshape(shape[0], K, -1, D)
-        seen = (rows, slice(None), slice(run.context))
-        sight = mask[rows, :, : q_RKXD.shape[2], : run.context]
-        found = F.scaled_dot_product_attention(q_RKXD, keys[seen], values[seen], attn_mask=sight)
-        found_RWKGD = found.view(shape[0], K, run.width, -1, D).transpose(1, 2)
-        if index is None:
-            out_NHD[run.start : run.start + tokens].view(shape).copy_(found_RWKGD)
-        else:
-            out_NHD.index_copy_(0, index, found_RWKGD.reshape(tokens, H, D))
-    return out_NHD.view(N, H * D)
+            beside = slice(run.start, run.start + count)
+            out_NHD[beside] = _attend(run, q_NHD[beside], keys[rows], values[rows], mask[rows])
+    return out_NHD.flatten(1)
+
+
+def _attend(run: Run, q_XHD: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """`[R · W, H, D]` of the run's rows."""
+    (X, H, D), (R, K) = q_XHD.shape, keys.shape[:2]
+    q_RKXD = q_XHD.reshape(R, run.width, K, H // K, D).transpose(1, 2).reshape(R, K, -1, D)
+    sight = mask[:, :, : q_RKXD.shape[2], : run.context]
+    seen_keys, seen_values = keys[:, :, : run.context], values[:, :, : run.context]
+    out_RKXD = F.scaled_dot_product_attention(q_RKXD, seen_keys, seen_values, attn_mask=sight)
+    return out_RKXD.view(R, K, run.width, H // K, D).transpose(1, 2).reshape(X, H, D)
