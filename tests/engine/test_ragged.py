@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def every_cut(counts: list[int], seen: list[int]) -> list[list[Run]]:
     found = []
     for breaks in product([False, True], repeat=len(counts) - 1):
         edges = [0, *(place + 1 for place, broken in enumerate(breaks) if broken), len(counts)]
-        spans = list(zip(edges, edges[1:], strict=False))
+        spans = list(pairwise(edges))
         found.append([Run(a, b, max(counts[a:b]), max(seen[a:b])) for a, b in spans])
     return found
 
