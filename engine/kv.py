@@ -1,4 +1,6 @@
-"""The key/value cache: one flat tensor per layer and half, `rows · capacity` slots and one trash slot for padding.
+"""The key/value cache: one tensor per layer and half, `rows · capacity` slots a head and one trash slot for padding.
+
+The keys of one head and row stand side by side, since that is how attention reads them.
 
 Shapes: S slots, K key/value heads, D head size, B batch bucket, C context bucket.
 """
@@ -15,7 +17,7 @@ from engine.models.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """`keys[layer]` and `values[layer]` are `[S, K, D]`; slot = row · capacity + position, the last slot is trash."""
+    """`keys[layer]` and `values[layer]` are `[K, S, D]`; slot = row · capacity + position, the last slot is trash."""
 
     rows: int
     capacity: int
@@ -25,7 +27,7 @@ class KVCache:
     @classmethod
     def allocate(cls, model: ModelConfig, rows: int, capacity: int, dtype: torch.dtype, device: str) -> KVCache:
         # Zeros, not empty: a masked key still enters 0 · value, which must not be 0 · nan.
-        shape = (rows * capacity + 1, model.num_kv_heads, model.head_dim)
+        shape = (model.num_kv_heads, rows * capacity + 1, model.head_dim)
         halves = [[torch.zeros(shape, dtype=dtype, device=device) for _ in range(model.num_layers)] for _ in range(2)]
         return cls(rows, capacity, halves[0], halves[1])
 
@@ -39,13 +41,14 @@ class KVCache:
         return self.rows * self.capacity
 
     def write(self, layer: int, slots_N: Tensor, keys_NKD: Tensor, values_NKD: Tensor) -> None:
-        self.keys[layer].index_copy_(0, slots_N, keys_NKD)
-        self.values[layer].index_copy_(0, slots_N, values_NKD)
+        # Not an assignment, which torch spreads over threads: on a busy machine it waits for the last of them.
+        self.keys[layer].index_copy_(1, slots_N, keys_NKD.transpose(0, 1))
+        self.values[layer].index_copy_(1, slots_N, values_NKD.transpose(0, 1))
 
     def move(self, from_N: Tensor, to_N: Tensor) -> None:
         """Copy slots to others in every layer; all are read before any is written."""
         for half in (*self.keys, *self.values):
-            half.index_copy_(0, to_N, half.index_select(0, from_N))
+            half.index_copy_(1, to_N, half.index_select(1, from_N))
 
     def move_path(self, root_B: Tensor, path_BP: Tensor, count_B: Tensor) -> None:
         """Bring the first `count_B` nodes of each row's path to the slots right after its root.
@@ -63,8 +66,8 @@ class KVCache:
         return (self._view(self.keys[layer], batch, context), self._view(self.values[layer], batch, context))
 
     def _view(self, half: Tensor, batch: int, context: int) -> Tensor:
-        by_row = half[:-1].view(self.rows, self.capacity, *half.shape[1:])
-        return by_row[:batch, :context].transpose(1, 2)
+        by_row = half[:, :-1].view(half.shape[0], self.rows, self.capacity, half.shape[2])
+        return by_row[:, :batch, :context].transpose(0, 1)
 
     def copy_prefix(self, source: Tensor, target: Tensor, count: Tensor, context: int) -> None:
         """Copy the first `count` ≤ `context` positions from row to row; all three numbers are the device's."""
@@ -78,5 +81,5 @@ class KVCache:
 
     def gather(self, layer: int, slots_C: Tensor) -> tuple[Tensor, Tensor]:
         """Chosen slots as `[1, K, C, D]` copies, for a row known only on the device."""
-        keys, values = (half[layer].index_select(0, slots_C) for half in (self.keys, self.values))
-        return keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
+        keys, values = (half[layer].index_select(1, slots_C) for half in (self.keys, self.values))
+        return keys.unsqueeze(0), values.unsqueeze(0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine.attention.masked import repeat_groups
 from engine.tree_links import TreeLinks
 
 
@@ -22,7 +23,7 @@ def tree_mask(
     groups: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Additive mask `[B, 1, G · X, C]` for tokens at `offset_BX` of trees below the positions `root_B`.
+    """Additive mask `[B, 1, X · G, C]` for tokens at `offset_BX` of trees below the positions `root_B`.
 
     A window counts positions, not slots.
     """
@@ -38,4 +39,4 @@ def tree_mask(
         position_BX = root_B1 + links.depth_BW.gather(1, offset_BX)
         seen_BXC = seen_BXC & (position_BX.unsqueeze(2) - key_position_BC.unsqueeze(1) < window)
     mask_BXC = torch.zeros(seen_BXC.shape, dtype=dtype, device=key_C.device).masked_fill(~seen_BXC, float("-inf"))
-    return mask_BXC.repeat(1, groups, 1).unsqueeze(1)
+    return repeat_groups(mask_BXC, groups)

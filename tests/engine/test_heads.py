@@ -235,7 +235,7 @@ def test_rows_that_opt_out_draft_nothing(spec: HeadSpec) -> None:
     assert not any(report.verified[report.rows == 1].any() for report in controller.reports)
     if isinstance(engine.drafter, HeadDrafter):
         capacity = engine.state.capacity
-        assert not any(half[capacity : 2 * capacity].any() for half in engine.drafter.kv.keys)
+        assert not any(half[:, capacity : 2 * capacity].any() for half in engine.drafter.kv.keys)
 
 
 def test_medusa_offers_no_more_than_it_has_heads() -> None:

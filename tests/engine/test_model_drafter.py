@@ -142,7 +142,7 @@ def test_after_steps_without_drafts_the_next_draft_is_the_same(steps: int) -> No
     assert torch.equal(engine.state.drafts_RM[0], fresh.state.drafts_RM[0])
     cached = len(tokens)
     for mine, theirs in zip(model_drafter(engine).kv.keys, model_drafter(fresh).kv.keys, strict=True):
-        assert torch.allclose(mine[:cached], theirs[:cached], atol=1e-12)
+        assert torch.allclose(mine[:, :cached], theirs[:, :cached], atol=1e-12)
 
 
 def test_acceptance_after_a_gap_is_that_without() -> None:
@@ -196,7 +196,7 @@ def test_rows_that_opt_out_cost_the_drafter_nothing() -> None:
     assert tokens_of(outputs["0"]) == tokens_of(outputs["1"])
     assert not any(report.verified[report.rows == 1].any() for report in controller.reports)
     limit = model_drafter(engine).limit
-    assert not any(half[limit : 2 * limit].any() for half in model_drafter(engine).kv.keys)
+    assert not any(half[:, limit : 2 * limit].any() for half in model_drafter(engine).kv.keys)
 
 
 @pytest.mark.parametrize("size", [8, 11, 19])

@@ -117,8 +117,8 @@ def test_a_token_sees_its_past_and_its_ancestors(parents: tuple[int, ...], root:
         above = {0} if offset == 0 else {0, *(node + 1 for node in chain_up(tree.parents, offset - 1))}
         position = {slot: slot for slot in range(root)} | {root + place: root + depths[place] for place in above}
         near = {slot for slot, where in position.items() if window is None or root + depths[offset] - where < window}
-        for fold in (0, width):
-            seen = mask[0, 0, fold + offset]
+        for group in (0, 1):
+            seen = mask[0, 0, 2 * offset + group]
             assert set((seen == 0).nonzero().flatten().tolist()) == near
             assert seen[seen != 0].eq(-math.inf).all()
 
@@ -126,12 +126,12 @@ def test_a_token_sees_its_past_and_its_ancestors(parents: tuple[int, ...], root:
 def test_a_path_moves_to_the_slots_after_its_root() -> None:
     kv = KVCache.allocate(TINY, rows=3, capacity=10, dtype=torch.float64, device="cpu")
     for half in (*kv.keys, *kv.values):
-        half.copy_(torch.arange(31.0).view(-1, 1, 1).expand_as(half))
+        half.copy_(torch.arange(31.0).view(1, -1, 1).expand_as(half))
     path_BP = torch.tensor([[0, 2, 5, 0], [0, 1, 3, 6], [0, 4, 5, 6]])
     kv.move_path(torch.tensor([2, 0, 3]), path_BP, torch.tensor([2, 3, 0]))
 
     def slots(half: Tensor) -> list[float]:
-        return half[:30, 0, 0].tolist()
+        return half[0, :30, 0].tolist()
 
     expected = [float(slot) for slot in range(30)]
     expected[3:5] = [4, 7]

@@ -188,8 +188,8 @@ def test_the_cache_is_what_a_prefill_writes(draft: DraftModel | None) -> None:
 
 def same_cache(mine: list[Tensor], theirs: list[Tensor], length: int) -> None:
     for half, other in zip(mine, theirs, strict=True):
-        assert half[:length].abs().amin(dim=(1, 2)).gt(0).any()
-        torch.testing.assert_close(half[:length], other[:length], atol=1e-11, rtol=0)
+        assert half[:, :length].abs().amin(dim=(0, 2)).gt(0).any()
+        torch.testing.assert_close(half[:, :length], other[:, :length], atol=1e-11, rtol=0)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
