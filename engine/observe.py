@@ -24,6 +24,10 @@ class Observer:
         self._ints: IntArray = np.zeros((5, rows), dtype=np.int64)
         self._floats: FloatArray = np.full((2, rows), np.nan)
         self._classes: list[str | None] = [None] * rows
+        # The batch of the view before: most steps have the same, and lists are slow to turn into arrays and tuples.
+        self._places: list[int] = []
+        self._rows: IntArray = np.zeros(0, dtype=np.int64)
+        self._batch_classes: tuple[str | None, ...] | None = None
         self._clock = clock
         self._step = 0
         self._started_at = float("nan")  # when the step before ended; nan after idle
@@ -37,6 +41,7 @@ class Observer:
         slo = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
         self._floats[:, request.row] = (request.first_token_at if request.tokens else np.nan, slo)
         self._classes[request.row] = wants.slo_class
+        self._batch_classes = None
 
     def align(self, request: RequestState) -> None:
         """Count a request's tokens anew, after an interrupted step."""
@@ -58,11 +63,9 @@ class Observer:
         matches: IntArray | None,
         stale: Mapping[str, IntArray] | None = None,
     ) -> StepView:
-        places = [request.row for request in batch]
-        rows: IntArray = np.array(places, dtype=np.int64)
+        rows, classes = self._seated([request.row for request in batch])
         ints, floats, now = self._ints.take(rows, axis=1), self._floats.take(rows, axis=1), self._clock()
-        for kept in (rows, ints):  # `report` and `advance` go by these: no policy may change them
-            kept.flags.writeable = False
+        ints.flags.writeable = False  # `advance` goes by these: no policy may change them
         flags: BoolArray = ints[GREEDY:].astype(np.bool_)
         return StepView(
             step=self._step,
@@ -77,13 +80,23 @@ class Observer:
             kv_free=free,
             elapsed=np.fmax(now - floats[FIRST_TOKEN], 0.0),  # 0 for nan: no token yet,
             tpot_slo=floats[TPOT_SLO],
-            slo_class=tuple([self._classes[place] for place in places]),
+            slo_class=classes,
             greedy=flags[0],
             allow_lossy=flags[1],
             may_speculate=flags[2],
             match_len=None if matches is None else matches[rows],
             stale_tokens=stale,
         )
+
+    def _seated(self, places: list[int]) -> tuple[IntArray, tuple[str | None, ...]]:
+        """The batch's rows `[B]`, which no policy may change, and the class of each."""
+        if places != self._places:
+            self._places, self._batch_classes = places, None
+            self._rows = np.array(places, dtype=np.int64)
+            self._rows.flags.writeable = False
+        if self._batch_classes is None:
+            self._batch_classes = tuple([self._classes[place] for place in places])
+        return self._rows, self._batch_classes
 
     def report(self, view: StepView, feedback: Feedback, prefill_s: float) -> StepReport:
         """What the step did; `emitted` is filled in as the requests take their tokens."""
