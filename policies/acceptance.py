@@ -251,10 +251,10 @@ class Reliability:
 
     def __init__(self, bins: int = 16, strength: float = 20.0, window: float = 4000.0) -> None:
         self._centres = (np.arange(bins) + 0.5) / bins
-        self._strength = strength
         self._window = window
-        self._tokens: FloatArray = np.zeros(bins)
-        self._stood: FloatArray = np.zeros(bins)
+        self._counts_2K: FloatArray = np.zeros((2, bins))
+        """Tokens of each bin, and those of them that stood."""
+        self._prior_2K = strength * np.stack([np.ones(bins), self._centres])
         self._shares = self._centres
 
     def apply(self, confidences: FloatArray) -> FloatArray:
@@ -263,11 +263,14 @@ class Reliability:
 
     def learn(self, confidences: FloatArray, stood: BoolArray) -> None:
         """Tokens at risk `[N]` and whether each stood."""
-        if not len(confidences):
+        count, bins = len(confidences), len(self._centres)
+        if not count:
             return
-        bins = len(self._centres)
-        place = np.clip((confidences * bins).astype(np.int64), 0, bins - 1)
-        keep = 1 - min(len(confidences) / self._window, 1 / SHORTEST_MEMORY)
-        self._tokens = keep * self._tokens + np.bincount(place, minlength=bins)
-        self._stood = keep * self._stood + np.bincount(place, weights=stood, minlength=bins)
-        self._shares = (self._stood + self._strength * self._centres) / (self._tokens + self._strength)
+        place = np.minimum((confidences * bins).astype(np.int64), bins - 1)
+        fell_or_stood = np.bincount(2 * place + stood, minlength=2 * bins)
+        counts_2K = self._counts_2K
+        counts_2K *= 1 - min(count / self._window, 1 / SHORTEST_MEMORY)
+        counts_2K += fell_or_stood[1::2]
+        counts_2K[0] += fell_or_stood[::2]
+        tokens_K, stood_K = counts_2K + self._prior_2K
+        self._shares = stood_K / tokens_K

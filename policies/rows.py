@@ -12,6 +12,8 @@ import numpy as np
 from adaptive.contract import BoolArray, FloatArray, IntArray
 
 MOST_ROWS = 32
+REST = 2  # steps between two from which a crowd is learnt
+NOBODY: IntArray = np.zeros(0, np.int64)
 
 
 def sampled_rows(chosen_B: BoolArray, step: int) -> IntArray:
@@ -23,6 +25,27 @@ def sampled_rows(chosen_B: BoolArray, step: int) -> IntArray:
     places = np.flatnonzero(chosen_B)
     stride = -(-len(places) // MOST_ROWS)
     return places[step % stride :: stride] if stride > 1 else places
+
+
+class Turns:
+    """Whose turn it is to be learnt from: all chosen rows of a small batch, of a crowd some at every other step.
+
+    >>> turns, crowd = Turns(), np.ones(64, np.bool_)
+    >>> [len(turns.rows(crowd, step)) for step in (0, 1, 2, 3, 9)]
+    [32, 0, 32, 0, 32]
+    """
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._newest = -REST
+
+    def rows(self, chosen_B: BoolArray, step: int) -> IntArray:
+        """Places in `chosen_B` to learn from at this step."""
+        if np.count_nonzero(chosen_B) > MOST_ROWS and 0 <= step - self._newest < REST:
+            return NOBODY
+        self._newest = step
+        self._taken += 1
+        return sampled_rows(chosen_B, self._taken)
 
 
 class RowMeans:
@@ -39,8 +62,8 @@ class RowMeans:
 
     def __init__(self, prior_weight: float = 4.0) -> None:
         self._weight = prior_weight
-        self._sums_R: FloatArray = np.zeros(0)
-        self._counts_R: FloatArray = np.zeros(0)
+        self._kept_2R: FloatArray = np.zeros((2, 0))
+        """Sums and counts."""
         self._sum = 0.0
         self.count = 0.0
         """Values ever added."""
@@ -52,27 +75,28 @@ class RowMeans:
 
     def of(self, rows_B: IntArray) -> FloatArray:
         """`[B]`; nan before the first value of any row."""
-        self._grow(rows_B)
-        prior = self._weight * self.mean
-        means: FloatArray = (self._sums_R[rows_B] + prior) / (self._counts_R[rows_B] + self._weight)
+        self._seat(rows_B)
+        sums_B, counts_B = self._kept_2R.take(rows_B, axis=1)
+        means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 
     def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray) -> None:
         """Add `counts_B[i]` values that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
-        self._grow(rows_B)
-        self._sums_R[rows_B] += sums_B
-        self._counts_R[rows_B] += counts_B
-        self._sum += float(sums_B.sum())
-        self.count += float(counts_B.sum())
+        self._seat(rows_B)
+        sums_R, counts_R = self._kept_2R
+        sums_R[rows_B] += sums_B
+        counts_R[rows_B] += counts_B
+        self._sum += float(np.add.reduce(sums_B))
+        self.count += float(np.add.reduce(counts_B))
 
     def forget(self, rows: Sequence[int]) -> None:
         """These rows start again from the mean over all; unknown rows are ignored."""
-        known = [row for row in rows if row < len(self._sums_R)]
-        self._sums_R[known] = 0.0
-        self._counts_R[known] = 0.0
+        for row in rows:
+            if row < self._kept_2R.shape[1]:
+                self._kept_2R[:, row] = 0.0
 
-    def _grow(self, rows_B: IntArray) -> None:
-        missing = (int(rows_B.max()) + 1 if len(rows_B) else 0) - len(self._sums_R)
+    def _seat(self, rows_B: IntArray) -> None:
+        """Make room for rows not heard of before."""
+        missing = (int(np.maximum.reduce(rows_B)) + 1 if len(rows_B) else 0) - self._kept_2R.shape[1]
         if missing > 0:
-            self._sums_R = np.append(self._sums_R, np.zeros(missing))
-            self._counts_R = np.append(self._counts_R, np.zeros(missing))
+            self._kept_2R = np.append(self._kept_2R, np.zeros((2, missing)), axis=1)
