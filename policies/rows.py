@@ -80,7 +80,7 @@ class RowMeans:
         means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 
-    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray) -> None:
+    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | IntArray) -> None:
         """Add `counts_B[i]` values that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
         self._seat(rows_B)
         sums_R, counts_R = self._kept_2R
