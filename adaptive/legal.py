@@ -5,6 +5,7 @@ Nonsense comes from code we do not know, so values are checked as `object`, what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -329,8 +330,13 @@ def _is_numbers(value: object, shape: Sequence[int], *, integer: bool = False) -
         isinstance(value, np.ndarray)
         and value.shape == tuple(shape)
         and value.dtype.kind in ("iu" if integer else "iuf")
-        and bool(np.isfinite(value).all())
+        and _finite(value)
     )
+
+
+def _finite(value: NDArray[Any]) -> bool:
+    """Whether all numbers are; a finite sum of squares says so at once, one that overflowed does not say."""
+    return value.dtype.kind != "f" or math.isfinite(np.vdot(value, value)) or bool(np.isfinite(value).all())
 
 
 def _is_parameter(value: object, batch: int) -> bool:

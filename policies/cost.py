@@ -17,7 +17,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,14 +121,14 @@ def interpolate(knots: Knots, width: float) -> float:
     >>> round(interpolate(((1, 0.0), (4, 0.2)), 2), 3)
     0.1
     """
-    if not knots:
-        return 0.0
-    if width <= knots[0][0]:
-        return knots[0][1]
-    for (low, at_low), (high, at_high) in pairwise(knots):
-        if width <= high:
-            return at_low + (at_high - at_low) * math.log(width / low) / math.log(high / low)
-    return knots[-1][1]
+    place = bisect_left(knots, (width,))
+    if place == len(knots):
+        return knots[-1][1] if knots else 0.0
+    high, at_high = knots[place]
+    if place == 0 or width == high:
+        return at_high
+    low, at_low = knots[place - 1]
+    return at_low + (at_high - at_low) * math.log(width / low) / math.log(high / low)
 
 
 def _restored(content: Mapping[str, Any]) -> dict[str, Any]:

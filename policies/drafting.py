@@ -50,25 +50,23 @@ class Drafting:
     def extend(self, chances_B: FloatArray) -> BoolArray:
         """Which rows draft one more token, after a position whose tokens stand with these chances (nan: none)."""
         drafted_B = ~np.isnan(chances_B)
-        count = self.newest_count = int(np.count_nonzero(drafted_B))
+        count = self.newest_count = np.count_nonzero(drafted_B)
+        survival_B = self.survival_B * chances_B
+        self.history_KB.append(survival_B)
         if count < len(chances_B):
-            self.history_KB.append(self.survival_B * chances_B)
             chances_B = np.where(drafted_B, chances_B, 0.0)
-            self.survival_B = self.survival_B * chances_B
-        else:
-            self.survival_B = self.survival_B * chances_B
-            self.history_KB.append(self.survival_B)
-        self.newest_sum = float(chances_B.sum())
-        none_B = np.zeros(len(drafted_B), np.bool_)
+            survival_B = np.where(drafted_B, survival_B, 0.0)
+        self.survival_B = survival_B
+        self.newest_sum = float(np.add.reduce(chances_B))
         if count == 0:
-            return none_B
-        self._survivors = float(self.survival_B.sum())
+            return drafted_B
+        self._survivors = float(np.add.reduce(survival_B))
         self.packed += count
         self.expected += self._survivors
         depth = len(self.history_KB)
         goodput = self._goodput(self.expected, depth, self.packed)
         if goodput < self.best or depth >= min(self.cap, len(self.rates_M)):
-            return none_B
+            return np.zeros(len(drafted_B), np.bool_)
         self.best = goodput
         return self._next(drafted_B, count, depth)
 

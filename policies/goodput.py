@@ -6,6 +6,7 @@ Shapes: G candidate γ, B rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -52,19 +53,30 @@ def choose(outlook: Outlook, current: int | None = None, hysteresis: float = 0.0
     (1, 'goodput')
     """
     goodput_G, strain_G = outlook.goodput, outlook.strain_G
-    allowed_G = np.ones(len(goodput_G), np.bool_) if strain_G is None else strain_G <= 1
     free = int(goodput_G.argmax())
-    if strain_G is not None and not allowed_G.any():
-        least = int(strain_G.argmin())
-        return Choice(least, np.arange(len(goodput_G)) == least, "slo_infeasible")
-    best = free if allowed_G[free] else int(np.where(allowed_G, goodput_G, -np.inf).argmax())
+    if strain_G is None:
+        allowed_G, best = _all(len(goodput_G)), free
+    else:
+        allowed_G = strain_G <= 1
+        if not allowed_G.any():
+            least = int(strain_G.argmin())
+            return Choice(least, np.arange(len(goodput_G)) == least, "slo_infeasible")
+        best = free if allowed_G[free] else int(np.where(allowed_G, goodput_G, -np.inf).argmax())
     if current is not None and current in outlook.gammas:
         kept = outlook.gammas.index(current)
-        if allowed_G[kept] and goodput_G[kept] >= (1 - hysteresis) * goodput_G[best]:
+        if kept != best and allowed_G[kept] and goodput_G[kept] >= (1 - hysteresis) * goodput_G[best]:
             best = kept
     if not allowed_G[free]:
         return Choice(best, allowed_G, "slo")
     return Choice(best, allowed_G, "goodput" if outlook.gammas[best] else "no_gain")
+
+
+@cache
+def _all(size: int) -> BoolArray:
+    """Nothing is forbidden; shared, so read only."""
+    allowed_G: BoolArray = np.ones(size, np.bool_)
+    allowed_G.flags.writeable = False
+    return allowed_G
 
 
 def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, share_B: FloatArray) -> FloatArray | None:
