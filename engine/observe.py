@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,21 +13,31 @@ if TYPE_CHECKING:
     from engine.feedback import Feedback
     from engine.request_state import RequestState
 
-CONTEXT, EMITTED, GREEDY, LOSSY, SPECULATE = range(5)
-FIRST_TOKEN, TPOT_SLO = range(2)
+CONTEXT, EMITTED = range(2)
+GREEDY, LOSSY, SPECULATE = range(3)
+NOT_YET = float("inf")  # when a request without tokens got its first one
+
+
+class _Seated(NamedTuple):
+    """A batch and what does not change while its requests sit in their rows. No policy may write to the arrays."""
+
+    batch: list[RequestState]
+    rows: IntArray
+    flags: BoolArray
+    tpot_slo: FloatArray
+    classes: tuple[str | None, ...]
 
 
 class Observer:
     """Numbers per row, kept up to date step by step so that a view is two array look-ups, not a loop over requests."""
 
     def __init__(self, rows: int, clock: Callable[[], float]) -> None:
-        self._ints: IntArray = np.zeros((5, rows), dtype=np.int64)
-        self._floats: FloatArray = np.full((2, rows), np.nan)
+        self._lengths: IntArray = np.zeros((2, rows), dtype=np.int64)
+        self._flags: BoolArray = np.zeros((3, rows), dtype=np.bool_)
+        self._first_token: FloatArray = np.full(rows, NOT_YET)
+        self._tpot_slo: FloatArray = np.full(rows, np.nan)
         self._classes: list[str | None] = [None] * rows
-        # The batch of the view before: most steps have the same, and lists are slow to turn into arrays and tuples.
-        self._places: list[int] = []
-        self._rows: IntArray = np.zeros(0, dtype=np.int64)
-        self._batch_classes: tuple[str | None, ...] | None = None
+        self._seated: _Seated | None = None  # of the view before: most steps have the same batch
         self._clock = clock
         self._step = 0
         self._started_at = float("nan")  # when the step before ended; nan after idle
@@ -35,68 +45,67 @@ class Observer:
 
     def seat(self, request: RequestState) -> None:
         """A request takes its row, for the first time or again."""
-        wants = request.request
-        lengths = (request.context_len, len(request.tokens))
-        self._ints[:, request.row] = (*lengths, wants.sampling.greedy, wants.allow_lossy, wants.speculation)
-        slo = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
-        self._floats[:, request.row] = (request.first_token_at if request.tokens else np.nan, slo)
-        self._classes[request.row] = wants.slo_class
-        self._batch_classes = None
+        self.align(request)
+        row, wants = request.row, request.request
+        self._flags[:, row] = (wants.sampling.greedy, wants.allow_lossy, wants.speculation)
+        self._tpot_slo[row] = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
+        self._classes[row] = wants.slo_class
+        self._seated = None
 
     def align(self, request: RequestState) -> None:
         """Count a request's tokens anew, after an interrupted step."""
-        self._ints[CONTEXT, request.row] = request.context_len
-        self._ints[EMITTED, request.row] = len(request.tokens)
-        if request.tokens:
-            self._floats[FIRST_TOKEN, request.row] = request.first_token_at
+        row = request.row
+        self._lengths[:, row] = (request.context_len, len(request.tokens))
+        self._first_token[row] = request.first_token_at if request.tokens else NOT_YET
 
     def pause(self) -> None:
         """Nothing decodes: the next step's duration would measure the wait."""
         self._started_at = float("nan")
+        self._seated = None
 
     def view(
         self,
-        batch: Sequence[RequestState],
+        batch: list[RequestState],
         prefill_tokens: int,
         waiting: int,
         free: float,
         matches: IntArray | None,
         stale: Mapping[str, IntArray] | None = None,
     ) -> StepView:
-        rows, classes = self._seated([request.row for request in batch])
-        ints, floats, now = self._ints.take(rows, axis=1), self._floats.take(rows, axis=1), self._clock()
-        ints.flags.writeable = False  # `advance` goes by these: no policy may change them
-        flags: BoolArray = ints[GREEDY:].astype(np.bool_)
+        seated = self._seated
+        if seated is None or batch != seated.batch:
+            seated = self._seated = self._look(batch)
+        rows, flags, now = seated.rows, seated.flags, self._clock()
+        lengths = self._lengths.take(rows, axis=1)
+        lengths.flags.writeable = False  # `advance` goes by these: no policy may change them
         return StepView(
             step=self._step,
             known_step=self._step - 1,
             now=now,
-            num_decode=len(rows),
+            num_decode=len(batch),
             rows=rows,
-            context_lens=ints[CONTEXT],
-            emitted=ints[EMITTED],
+            context_lens=lengths[CONTEXT],
+            emitted=lengths[EMITTED],
             num_prefill_tokens=prefill_tokens,
             num_waiting=waiting,
             kv_free=free,
-            elapsed=np.fmax(now - floats[FIRST_TOKEN], 0.0),  # 0 for nan: no token yet,
-            tpot_slo=floats[TPOT_SLO],
-            slo_class=classes,
-            greedy=flags[0],
-            allow_lossy=flags[1],
-            may_speculate=flags[2],
+            elapsed=np.maximum(now - self._first_token.take(rows), 0.0),  # 0 where there is no token yet
+            tpot_slo=seated.tpot_slo,
+            slo_class=seated.classes,
+            greedy=flags[GREEDY],
+            allow_lossy=flags[LOSSY],
+            may_speculate=flags[SPECULATE],
             match_len=None if matches is None else matches[rows],
             stale_tokens=stale,
         )
 
-    def _seated(self, places: list[int]) -> tuple[IntArray, tuple[str | None, ...]]:
-        """The batch's rows `[B]`, which no policy may change, and the class of each."""
-        if places != self._places:
-            self._places, self._batch_classes = places, None
-            self._rows = np.array(places, dtype=np.int64)
-            self._rows.flags.writeable = False
-        if self._batch_classes is None:
-            self._batch_classes = tuple([self._classes[place] for place in places])
-        return self._rows, self._batch_classes
+    def _look(self, batch: Sequence[RequestState]) -> _Seated:
+        places = [request.row for request in batch]
+        rows: IntArray = np.array(places, dtype=np.int64)
+        flags, tpot_slo = self._flags.take(rows, axis=1), self._tpot_slo.take(rows)
+        for shared in (rows, flags, tpot_slo):
+            shared.flags.writeable = False
+        return _Seated(list(batch), rows, flags, tpot_slo, tuple([self._classes[place] for place in places]))
 
     def report(self, view: StepView, feedback: Feedback, prefill_s: float) -> StepReport:
         """What the step did; `emitted` is filled in as the requests take their tokens."""
@@ -123,8 +132,8 @@ class Observer:
     def advance(self, view: StepView, report: StepReport) -> None:
         """Account for a finished step."""
         self._step += 1
-        self._ints[CONTEXT, view.rows] += report.emitted
-        self._ints[EMITTED, view.rows] += report.emitted
+        for lengths in self._lengths:
+            lengths[view.rows] += report.emitted
         first = view.rows[view.emitted == 0]
         if first.size:
-            self._floats[FIRST_TOKEN, first] = self.completed_at
+            self._first_token[first] = self.completed_at

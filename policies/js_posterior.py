@@ -51,8 +51,11 @@ class JsPosterior:
 
     def tables(self, rows_B: IntArray) -> FloatArray:
         """`[B, K]`, 1 at distance 0 and 0 at distance 1."""
-        self._grow(rows_B)
-        return self._tables_RK.take(rows_B, axis=0)
+        try:
+            return self._tables_RK.take(rows_B, axis=0)
+        except IndexError:
+            self._make_room(rows_B)
+            return self.tables(rows_B)
 
     def density(self, accepted: bool) -> FloatArray:
         """The kernel density `[K]` of all requests' accepted or rejected distances, at the grid."""
@@ -68,7 +71,8 @@ class JsPosterior:
         count = len(row_N)
         if not count:
             return
-        self._grow(rows_C)
+        if int(np.maximum.reduce(rows_C)) >= len(self._seen_R):
+            self._make_room(rows_C)
         self._count(rows_C, row_N * 2 + accepted_N, distances_N)
         accepted = np.count_nonzero(accepted_N)
         self.samples = self.samples[0] + count - accepted, self.samples[1] + accepted
@@ -143,12 +147,12 @@ class JsPosterior:
         smooth_BK1: FloatArray = self._kernels_LKK[level_B] @ counts_BK[:, :, None]
         return smooth_BK1[:, :, 0]
 
-    def _grow(self, rows_B: IntArray) -> None:
-        missing = (int(np.maximum.reduce(rows_B)) + 1 if len(rows_B) else 0) - len(self._seen_R)
-        if missing > 0:
-            points = len(self.grid_K)
-            self._counts_R2K = np.concatenate([self._counts_R2K, np.zeros((missing, 2, points))])
-            self._tables_RK = np.concatenate([self._tables_RK, np.tile(self._shared_table_K, (missing, 1))])
-            self._own_R = np.append(self._own_R, np.zeros(missing, np.bool_))
-            self._seen_R = np.append(self._seen_R, np.zeros(missing))
-            self._refresh_at_R = np.append(self._refresh_at_R, np.full(missing, float(FIRST_REFRESH)))
+    def _make_room(self, rows_B: IntArray) -> None:
+        """For rows not heard of before."""
+        missing = int(rows_B.max()) + 1 - len(self._seen_R)
+        points = len(self.grid_K)
+        self._counts_R2K = np.concatenate([self._counts_R2K, np.zeros((missing, 2, points))])
+        self._tables_RK = np.concatenate([self._tables_RK, np.tile(self._shared_table_K, (missing, 1))])
+        self._own_R = np.append(self._own_R, np.zeros(missing, np.bool_))
+        self._seen_R = np.append(self._seen_R, np.zeros(missing))
+        self._refresh_at_R = np.append(self._refresh_at_R, np.full(missing, float(FIRST_REFRESH)))

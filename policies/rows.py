@@ -11,41 +11,39 @@ import numpy as np
 
 from adaptive.contract import BoolArray, FloatArray, IntArray
 
-MOST_ROWS = 32
-REST = 2  # steps between two from which a crowd is learnt
+ROWS_A_STEP = 16  # learnt from on average, however large the batch
+LONGEST_REST = 4  # steps
+
 NOBODY: IntArray = np.zeros(0, np.int64)
 
 
-def sampled_rows(chosen_B: BoolArray, step: int) -> IntArray:
-    """Places of at most `MOST_ROWS` of the chosen rows, others at the next step: time per step stays bounded.
-
-    >>> sampled_rows(np.array([True, False, True]), 0).tolist()
-    [0, 2]
-    """
-    places = np.flatnonzero(chosen_B)
-    stride = -(-len(places) // MOST_ROWS)
-    return places[step % stride :: stride] if stride > 1 else places
-
-
 class Turns:
-    """Whose turn it is to be learnt from: all chosen rows of a small batch, of a crowd some at every other step.
+    """Whose turn it is to be learnt from: everybody's at each step in a small batch, of a crowd some now and then.
 
-    >>> turns, crowd = Turns(), np.ones(64, np.bool_)
-    >>> [len(turns.rows(crowd, step)) for step in (0, 1, 2, 3, 9)]
-    [32, 0, 32, 0, 32]
+    About `ROWS_A_STEP` rows a step, many at once: an array operation costs about the same for one row and for sixty.
+
+    >>> turns, pair, crowd = Turns(), np.array([True, False, True]), np.ones(200, np.bool_)
+    >>> [turns.rows(pair, step).tolist() for step in (0, 1)]
+    [[0, 2], [0, 2]]
+    >>> [len(turns.rows(crowd, step)) for step in (2, 3, 4, 5, 6, 9)]
+    [0, 0, 0, 50, 0, 50]
     """
 
     def __init__(self) -> None:
         self._taken = 0
-        self._newest = -REST
+        self._newest = -LONGEST_REST
 
     def rows(self, chosen_B: BoolArray, step: int) -> IntArray:
-        """Places in `chosen_B` to learn from at this step."""
-        if np.count_nonzero(chosen_B) > MOST_ROWS and 0 <= step - self._newest < REST:
+        """Places in `chosen_B` to learn from at this step, perhaps none."""
+        count = np.count_nonzero(chosen_B)
+        rest = min(count // ROWS_A_STEP, LONGEST_REST)
+        if rest > 1 and 0 <= step - self._newest < rest:
             return NOBODY
         self._newest = step
         self._taken += 1
-        return sampled_rows(chosen_B, self._taken)
+        places = np.flatnonzero(chosen_B)
+        stride = -(-count // (ROWS_A_STEP * LONGEST_REST))
+        return places[self._taken % stride :: stride] if stride > 1 else places
 
 
 class RowMeans:
@@ -75,17 +73,24 @@ class RowMeans:
 
     def of(self, rows_B: IntArray) -> FloatArray:
         """`[B]`; nan before the first value of any row."""
-        self._seat(rows_B)
-        sums_B, counts_B = self._kept_2R.take(rows_B, axis=1)
+        try:
+            sums_B, counts_B = self._kept_2R.take(rows_B, axis=1)
+        except IndexError:
+            self._make_room(rows_B)
+            return self.of(rows_B)
         means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 
     def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | IntArray) -> None:
         """Add `counts_B[i]` values that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
-        self._seat(rows_B)
-        sums_R, counts_R = self._kept_2R
-        sums_R[rows_B] += sums_B
-        counts_R[rows_B] += counts_B
+        try:
+            sums_R, counts_R = self._kept_2R
+            sums_R[rows_B] += sums_B
+            counts_R[rows_B] += counts_B
+        except IndexError:
+            self._make_room(rows_B)
+            self.add(rows_B, sums_B, counts_B)
+            return
         self._sum += float(np.add.reduce(sums_B))
         self.count += float(np.add.reduce(counts_B))
 
@@ -95,8 +100,7 @@ class RowMeans:
             if row < self._kept_2R.shape[1]:
                 self._kept_2R[:, row] = 0.0
 
-    def _seat(self, rows_B: IntArray) -> None:
-        """Make room for rows not heard of before."""
-        missing = (int(np.maximum.reduce(rows_B)) + 1 if len(rows_B) else 0) - self._kept_2R.shape[1]
-        if missing > 0:
-            self._kept_2R = np.append(self._kept_2R, np.zeros((2, missing)), axis=1)
+    def _make_room(self, rows_B: IntArray) -> None:
+        """For rows not heard of before."""
+        missing = int(rows_B.max()) + 1 - self._kept_2R.shape[1]
+        self._kept_2R = np.append(self._kept_2R, np.zeros((2, missing)), axis=1)
