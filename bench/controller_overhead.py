@@ -9,6 +9,7 @@ always decides the same and learns nothing: the price of being asked.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -77,11 +78,16 @@ def arms(batch: int, names: list[str], console: Console) -> list[Arm]:
 
 def measure(found: list[Arm], steps: int, rounds: int) -> float:
     """Rounds of all arms in turn, the first one thrown away; returns the share of CPU that others used."""
+    collecting = gc.isenabled()
     with CpuMeter() as meter:
         for round_ in range(rounds + 1):
             for arm in found:
+                gc.collect()
+                gc.disable()  # as `timeit` does: what is collected is mostly the figures kept here
                 costs = [arm.step(k) for k in range(round_ * steps, (round_ + 1) * steps)]
                 arm.costs += costs if round_ else []
+                if collecting:
+                    gc.enable()
     return meter.foreign
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive.contract import BoolArray, FloatArray, IntArray, StepReport, StepView
 
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
 
 CONTEXT, EMITTED = range(2)
 GREEDY, LOSSY, SPECULATE = range(3)
+Number = TypeVar("Number", np.int64, np.float64, np.bool_)
 NOT_YET = float("inf")  # when a request without tokens got its first one
 
 
-class _Seated(NamedTuple):
-    """A batch and what does not change while its requests sit in their rows. No policy may write to the arrays."""
+class _Wishes(NamedTuple):
+    """What the batch's requests asked for, which does not change while they sit in their rows."""
 
-    batch: list[RequestState]
-    rows: IntArray
     flags: BoolArray
     tpot_slo: FloatArray
     classes: tuple[str | None, ...]
@@ -37,7 +37,10 @@ class Observer:
         self._first_token: FloatArray = np.full(rows, NOT_YET)
         self._tpot_slo: FloatArray = np.full(rows, np.nan)
         self._classes: list[str | None] = [None] * rows
-        self._seated: _Seated | None = None  # of the view before: most steps have the same batch
+        # Of the view before: most batches have the rows of the one before, and most requests ask for the same.
+        self._places: list[int] = []
+        self._rows: IntArray = np.zeros(0, dtype=np.int64)
+        self._wishes: _Wishes | None = None
         self._clock = clock
         self._step = 0
         self._started_at = float("nan")  # when the step before ended; nan after idle
@@ -47,10 +50,12 @@ class Observer:
         """A request takes its row, for the first time or again."""
         self.align(request)
         row, wants = request.row, request.request
-        self._flags[:, row] = (wants.sampling.greedy, wants.allow_lossy, wants.speculation)
-        self._tpot_slo[row] = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
-        self._classes[row] = wants.slo_class
-        self._seated = None
+        flags = [wants.sampling.greedy, wants.allow_lossy, wants.speculation]
+        slo = float("nan") if wants.tpot_slo_ms is None else wants.tpot_slo_ms / 1e3
+        same_slo = np.array_equal(self._tpot_slo[row], slo, equal_nan=True) and self._classes[row] == wants.slo_class
+        if not same_slo or self._flags[:, row].tolist() != flags:
+            self._flags[:, row], self._tpot_slo[row], self._classes[row] = flags, slo, wants.slo_class
+            self._wishes = None
 
     def align(self, request: RequestState) -> None:
         """Count a request's tokens anew, after an interrupted step."""
@@ -61,23 +66,22 @@ class Observer:
     def pause(self) -> None:
         """Nothing decodes: the next step's duration would measure the wait."""
         self._started_at = float("nan")
-        self._seated = None
 
     def view(
         self,
-        batch: list[RequestState],
+        batch: Sequence[RequestState],
         prefill_tokens: int,
         waiting: int,
         free: float,
         matches: IntArray | None,
         stale: Mapping[str, IntArray] | None = None,
     ) -> StepView:
-        seated = self._seated
-        if seated is None or batch != seated.batch:
-            seated = self._seated = self._look(batch)
-        rows, flags, now = seated.rows, seated.flags, self._clock()
-        lengths = self._lengths.take(rows, axis=1)
-        lengths.flags.writeable = False  # `advance` goes by these: no policy may change them
+        places = [request.row for request in batch]
+        if places != self._places:
+            self._places, self._rows, self._wishes = places, _shared(np.array(places, dtype=np.int64)), None
+        rows, now = self._rows, self._clock()
+        wishes = self._wishes = self._wishes or self._look_up(places)
+        lengths = _shared(self._lengths.take(rows, axis=1))  # `advance` goes by these
         return StepView(
             step=self._step,
             known_step=self._step - 1,
@@ -90,22 +94,18 @@ class Observer:
             num_waiting=waiting,
             kv_free=free,
             elapsed=np.maximum(now - self._first_token.take(rows), 0.0),  # 0 where there is no token yet
-            tpot_slo=seated.tpot_slo,
-            slo_class=seated.classes,
-            greedy=flags[GREEDY],
-            allow_lossy=flags[LOSSY],
-            may_speculate=flags[SPECULATE],
+            tpot_slo=wishes.tpot_slo,
+            slo_class=wishes.classes,
+            greedy=wishes.flags[GREEDY],
+            allow_lossy=wishes.flags[LOSSY],
+            may_speculate=wishes.flags[SPECULATE],
             match_len=None if matches is None else matches[rows],
             stale_tokens=stale,
         )
 
-    def _look(self, batch: Sequence[RequestState]) -> _Seated:
-        places = [request.row for request in batch]
-        rows: IntArray = np.array(places, dtype=np.int64)
-        flags, tpot_slo = self._flags.take(rows, axis=1), self._tpot_slo.take(rows)
-        for shared in (rows, flags, tpot_slo):
-            shared.flags.writeable = False
-        return _Seated(list(batch), rows, flags, tpot_slo, tuple([self._classes[place] for place in places]))
+    def _look_up(self, places: list[int]) -> _Wishes:
+        flags, slo = self._flags.take(self._rows, axis=1), self._tpot_slo.take(self._rows)
+        return _Wishes(_shared(flags), _shared(slo), tuple([self._classes[place] for place in places]))
 
     def report(self, view: StepView, feedback: Feedback, prefill_s: float) -> StepReport:
         """What the step did; `emitted` is filled in as the requests take their tokens."""
@@ -137,3 +137,9 @@ class Observer:
         first = view.rows[view.emitted == 0]
         if first.size:
             self._first_token[first] = self.completed_at
+
+
+def _shared(array: NDArray[Number]) -> NDArray[Number]:
+    """The same array, which no policy may change."""
+    array.flags.writeable = False
+    return array

@@ -219,11 +219,13 @@ class AdaSpec:
         return drafting.trimmed(self._greedy_B)
 
     def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
-        self._ema.learn(view, decision, report)
+        tracker = self._tracker
+        if tracker is None or tracker.steps < TRUSTED_AFTER or tracker.error > self.error_bound / 2:
+            self._ema.learn(view, decision, report)  # it may soon be in charge
         sample = sample_of(view, report)
         if sample is not None:
-            if self._tracker is not None:
-                self._tracker.learn(sample)
+            if tracker is not None:
+                tracker.learn(sample)
             if self._online is not None and self._online.add(sample) and self._online.model is not None:
                 self._tracker = CostTracker(self._online.model)
         if report.gamma == 0:
