@@ -100,6 +100,7 @@ class Rules:
         self.needs = needs
         self._acceptances = {kind for kind in needs.acceptances if kind.lossless or allow_lossy}
         self._reach: dict[int, tuple[int, ...]] = {}
+        self._told: dict[str | tuple[str, ...] | None, frozenset[str]] = {}
 
     def reach(self, batch: int) -> tuple[int, ...]:
         """The γ prepared for a batch of this size; past the largest bucket, those of the largest."""
@@ -205,8 +206,12 @@ class Rules:
 
     def _signals(self, drafter: str | tuple[str, ...] | None) -> frozenset[str]:
         """Of the signals asked for, those that all of these drafters have; None is the engine's own choice."""
-        names = (drafter,) if isinstance(drafter, str) else drafter or ()
-        return frozenset[str](self.needs.signals).intersection(*(self.caps.drafters[name].signals for name in names))
+        known = self._told.get(drafter)
+        if known is None:
+            names = (drafter,) if isinstance(drafter, str) else drafter or ()
+            told = (self.caps.drafters[name].signals for name in names)
+            known = self._told[drafter] = frozenset[str](self.needs.signals).intersection(*told)
+        return known
 
     def _confidence(
         self, confidence: object, gamma: int, drafter: str | tuple[str, ...] | None, note: Note
@@ -215,7 +220,8 @@ class Rules:
             return None
         if (
             isinstance(confidence, Confidence)
-            and confidence.signal in self._signals(drafter).difference(TARGET_SIGNALS)
+            and confidence.signal not in TARGET_SIGNALS
+            and confidence.signal in self._signals(drafter)
             and _is_numbers(confidence.weight, (gamma,))
             and _is_numbers(confidence.bias, (gamma,))
         ):
@@ -234,7 +240,8 @@ class Rules:
             return None
         if (
             isinstance(stop, DraftStop)
-            and stop.signal in self._signals(drafter).intersection(DRAFT_SIGNALS)
+            and stop.signal in DRAFT_SIGNALS
+            and stop.signal in self._signals(drafter)
             and (_is_number(stop.threshold) or _is_numbers(stop.threshold, (batch,)))
         ):
             return stop

@@ -223,7 +223,7 @@ class AdaSD:
 
     def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
         chosen = self._turns.rows(report.live & (report.verified > 0), report.step)
-        if not len(chosen):
+        if chosen is None or not len(chosen):
             return
         js_CG, rows_C = js_BG[chosen], report.rows[chosen]
         accepted_C1 = report.accepted[chosen, None]

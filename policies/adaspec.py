@@ -27,7 +27,7 @@ from policies.classes import ClassShares
 from policies.cost import StepCost
 from policies.cost_online import OnlineCost
 from policies.cost_published import PUBLISHED_COSTS, published_cost
-from policies.cost_tracker import CostTracker, sample_of
+from policies.cost_tracker import CostTracker, grained, sample_of
 from policies.drafting import Drafting
 from policies.ema import EmaTiers
 from policies.goodput import Choice, Outlook, choose, strain
@@ -118,8 +118,10 @@ class AdaSpec:
         self._batch = 0
         self._probes = Probes()
         self._turns = Turns()
+        self._standing: tuple[tuple[int, int], Choice] | None = None
         self._silent, self._heard = 0, False
         self._drafting: Drafting | None = None
+        self._sums: list[tuple[int, float, int]] = []  # by position: chances heard of in all, and of how many tokens
         self._greedy_B: BoolArray = np.zeros(0, np.bool_)
 
     @classmethod
@@ -177,24 +179,21 @@ class AdaSpec:
 
     def decide(self, view: StepView) -> Decision:
         self._drafting = None
+        self._sums.clear()
         self._batch = view.num_decode
         tracker = self._tracker
         if tracker is None:
             return self._fall_back(view, "ema_no_cost")
         if tracker.steps >= TRUSTED_AFTER and tracker.error > self.error_bound:
             return self._fall_back(view, "ema_cost_error")
-        rates_M = self._rates()
-        outlook = self._outlook(view, tracker, rates_M)
-        choice = choose(outlook, self._gamma, self.hysteresis)
-        if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
-            choice = choice._replace(place=0, reason="no_gain")
+        choice = self._choose(view, tracker)
         if choice.place:
             self._probes.drafts()
         elif self._probing(view, choice):
             choice = choice._replace(place=1, reason="probe")
         self._gamma = self._offered[choice.place]
         if self._stepwise and self._foretold and self._gamma:
-            return self._start_drafting(view, tracker, rates_M, choice)
+            return self._start_drafting(view, tracker, choice)
         reason = "degraded" if choice.reason == "goodput" and not self._foretold else choice.reason
         return Decision(self._gamma, drafter=self.drafter, reason=reason)
 
@@ -206,7 +205,7 @@ class AdaSpec:
             return np.full(len(progress.rows), progress.position + 1 < (self._gamma or 0))
         self._heard = True
         more_B = drafting.extend(self._chances(confidence_B))
-        self._running.add_at(progress.position, drafting.newest_sum, drafting.newest_count)
+        self._sums.append((progress.position, drafting.newest_sum, drafting.newest_count))
         return more_B
 
     def trim(self, progress: DraftProgress) -> IntArray:
@@ -227,18 +226,23 @@ class AdaSpec:
             if tracker is not None:
                 tracker.learn(sample)
             if self._online is not None and self._online.add(sample) and self._online.model is not None:
-                self._tracker = CostTracker(self._online.model)
+                self._tracker, self._standing = CostTracker(self._online.model), None
         if report.gamma == 0:
+            self._standing = None
             self._measured.idle()
             self._running.idle()
             return
-        live = np.count_nonzero(report.live)
         drafted_B = report.live & (report.drafted > 0)
-        drafting = np.count_nonzero(drafted_B)
+        chosen = self._turns.rows(drafted_B, report.step)
+        if chosen is None:
+            return
+        self._standing = None
+        live, drafting = np.count_nonzero(report.live), np.count_nonzero(drafted_B)
         if live:
             self._share += SHARE_RATE * (drafting / live - self._share)
         if drafting:
             self._learn_acceptance(view, report, drafted_B, everyone=drafting == len(drafted_B))
+            self._learn_signal(report, chosen)
 
     def forget(self, rows: Sequence[int]) -> None:
         self._ema.forget(rows)
@@ -287,20 +291,32 @@ class AdaSpec:
         self._gamma = decision.gamma
         return Decision(decision.gamma, drafter=self.drafter, reason=reason)
 
-    def _outlook(self, view: StepView, tracker: CostTracker, rates_M: FloatArray) -> Outlook:
+    def _choose(self, view: StepView, tracker: CostTracker) -> Choice:
+        """The best γ on offer. The choice before stands while nothing was learnt of acceptance and the batch is alike."""
+        context, limited = int(np.add.reduce(view.context_lens)), _limited(view)
+        alike = None if limited or view.match_len is not None else (view.num_decode, grained(context))
+        if alike is not None and self._standing is not None and self._standing[0] == alike:
+            return self._standing[1]
+        outlook = self._outlook(view, tracker, context, limited=limited)
+        choice = choose(outlook, self._gamma, self.hysteresis)
+        if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
+            choice = choice._replace(place=0, reason="no_gain")
+        self._standing = None if alike is None else (alike, choice)
+        return choice
+
+    def _outlook(self, view: StepView, tracker: CostTracker, context: int, *, limited: bool) -> Outlook:
         """Expected tokens and seconds of each γ on offer."""
         batch = view.num_decode
-        depth_G, drafted_G = self._depths(rates_M)
+        depth_G, drafted_G = self._depths(self._rates())
         rows = self._drafting_rows(view)
         packed_G = [batch, *(max(batch + math.ceil(rows * drafted), batch + 1) for drafted in drafted_G[1:])]
-        seconds_G = tracker.curve(batch, int(np.add.reduce(view.context_lens)), self._offered, packed_G)
+        seconds_G = tracker.curve(batch, context, self._offered, packed_G)
         depth = np.array(depth_G)
-        return Outlook(self._offered, batch + rows * depth, seconds_G, self._strain(view, seconds_G, depth))
+        strain_G = self._strain(view, seconds_G, depth) if limited else None
+        return Outlook(self._offered, batch + rows * depth, seconds_G, strain_G)
 
     def _strain(self, view: StepView, seconds_G: FloatArray, depth_G: FloatArray) -> FloatArray | None:
-        """`Outlook.strain_G`, None where no row has a limit."""
-        if not _limited(view):
-            return None
+        """`Outlook.strain_G`."""
         drafts_B = self._drafts(view) * (1.0 if view.slo_class is None else self._classes.of(view.slo_class))
         assert view.tpot_slo is not None
         return strain(seconds_G, depth_G, view.tpot_slo, drafts_B)
@@ -327,11 +343,11 @@ class AdaSpec:
         may = view.num_decode if view.may_speculate is None else np.count_nonzero(view.may_speculate)
         return self._share * may
 
-    def _start_drafting(self, view: StepView, tracker: CostTracker, rates_M: FloatArray, choice: Choice) -> Decision:
+    def _start_drafting(self, view: StepView, tracker: CostTracker, choice: Choice) -> Decision:
         """Leave the depth to `extend`, up to the deepest γ that the limits allow."""
         cap = max(gamma for gamma, allowed in zip(self._offered, choice.allowed_G.tolist(), strict=True) if allowed)
         context = int(np.add.reduce(view.context_lens))
-        self._drafting = Drafting(view.rows, context, cap, rates_M, tracker, self._widths)
+        self._drafting = Drafting(view.rows, context, cap, self._rates(), tracker, self._widths)
         batch = view.num_decode
         self._greedy_B = np.zeros(batch, np.bool_) if view.greedy is None else view.greedy
         return Decision(cap, drafter=self.drafter, reason=choice.reason)
@@ -347,15 +363,19 @@ class AdaSpec:
             self._classes.learn(self._classes.places(view.slo_class)[drafted_B], accepted, expected)
         if not self._stepwise:  # there the depth was ours to choose
             self._reach.learn(drafted, min(report.gamma, len(self._reach.values)))
+        if report.signals is None or "top_prob" not in report.signals or not self._confident:
+            self._measured.learn(verified, accepted)  # what is foretold need not be measured
+
+    def _learn_signal(self, report: StepReport, chosen: IntArray) -> None:
+        """Confidences told while drafting or afterwards, of the chosen rows."""
         signal_BG = None if report.signals is None else report.signals.get("top_prob")
         self._silent = 0 if self._heard or signal_BG is not None else self._silent + 1
         self._heard = False
-        if signal_BG is None or not self._confident:  # what is foretold need not be measured
-            self._measured.learn(verified, accepted)
+        for position, total, count in self._sums:
+            self._running.add_at(position, total, count)
+        self._sums.clear()
         if signal_BG is not None:
-            chosen = self._turns.rows(drafted_B, report.step)
-            if len(chosen):
-                self._learn_confidence(signal_BG[chosen], report.verified[chosen], report.accepted[chosen])
+            self._learn_confidence(signal_BG[chosen], report.verified[chosen], report.accepted[chosen])
 
     def _learn_confidence(self, confidence_BG: FloatArray, verified_B: IntArray, accepted_B: IntArray) -> None:
         """From rows of one step: confidences, nan where nothing was drafted."""

@@ -58,12 +58,12 @@ class CostTracker:
 
     def step_s(self, batch: int, gamma: int, verify_tokens: int, context_tokens: int) -> float:
         """Corrected seconds of a whole step."""
-        draft, verify = self._halves(batch, gamma, verify_tokens, _grained(context_tokens))
+        draft, verify = self._halves(batch, gamma, verify_tokens, grained(context_tokens))
         return self.draft_factor * draft + self.verify_factor * verify
 
     def curve(self, batch: int, context_tokens: int, gammas: Sequence[int], tokens: Iterable[int]) -> FloatArray:
         """Whole steps `[G]` for each of `gammas`, which verify `tokens[g]` packed tokens."""
-        context, draft_factor, verify_factor = _grained(context_tokens), self.draft_factor, self.verify_factor
+        context, draft_factor, verify_factor = grained(context_tokens), self.draft_factor, self.verify_factor
         seconds = []
         for gamma, count in zip(gammas, tokens, strict=True):
             draft, verify = self._halves(batch, gamma, count, context)
@@ -106,7 +106,7 @@ class CostTracker:
         self.error = before + rate * (error - before)
 
 
-def _grained(context: int) -> int:
+def grained(context: int) -> int:
     """Lengths within a sixteenth of each other share a prediction."""
     grain = max((1 << max(context.bit_length() - 1, 0)) // CONTEXT_GRAIN, 1)
     return context // grain * grain

@@ -14,9 +14,6 @@ from adaptive.contract import BoolArray, FloatArray, IntArray
 ROWS_A_STEP = 16  # learnt from on average, however large the batch
 LONGEST_REST = 4  # steps
 
-NOBODY: IntArray = np.zeros(0, np.int64)
-
-
 class Turns:
     """Whose turn it is to be learnt from: everybody's at each step in a small batch, of a crowd some now and then.
 
@@ -25,20 +22,20 @@ class Turns:
     >>> turns, pair, crowd = Turns(), np.array([True, False, True]), np.ones(200, np.bool_)
     >>> [turns.rows(pair, step).tolist() for step in (0, 1)]
     [[0, 2], [0, 2]]
-    >>> [len(turns.rows(crowd, step)) for step in (2, 3, 4, 5, 6, 9)]
-    [0, 0, 0, 50, 0, 50]
+    >>> [step for step in range(2, 12) if turns.rows(crowd, step) is not None]
+    [5, 9]
     """
 
     def __init__(self) -> None:
         self._taken = 0
         self._newest = -LONGEST_REST
 
-    def rows(self, chosen_B: BoolArray, step: int) -> IntArray:
-        """Places in `chosen_B` to learn from at this step, perhaps none."""
+    def rows(self, chosen_B: BoolArray, step: int) -> IntArray | None:
+        """Places in `chosen_B` to learn from at this step; None where nothing should be learnt."""
         count = np.count_nonzero(chosen_B)
         rest = min(count // ROWS_A_STEP, LONGEST_REST)
         if rest > 1 and 0 <= step - self._newest < rest:
-            return NOBODY
+            return None
         self._newest = step
         self._taken += 1
         places = np.flatnonzero(chosen_B)
