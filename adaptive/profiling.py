@@ -22,7 +22,7 @@ from adaptive.contract import (
     StepReport,
     StepView,
 )
-from adaptive.requests import Request, RequestId, Sampling
+from adaptive.requests import Request, Sampling
 from policies.cost import StepCost
 from policies.cost_fit import StepSample, fit_cost, predicted_s
 from policies.cost_tracker import sample_of
@@ -52,10 +52,6 @@ class Grid:
     @property
     def cells(self) -> list[tuple[int, int]]:
         return list(product(self.batches, self.contexts))
-
-    def tokens(self) -> int:
-        """Tokens that a request may need while its cell is timed, if everything is accepted."""
-        return self.rounds * sum((1 + WARM_UP_STEPS) * (gamma + 1) for gamma in self.gammas) + 8
 
     def require(self, caps: Capabilities) -> None:
         """ValueError for what the engine can not run."""
@@ -115,17 +111,31 @@ def profile_steps(
     engine.attach(stopwatch)
     for batch, context in grid.cells:
         progress(f"batch {batch}, context {context}")
-        requests = _submit(engine, grid, batch, prompt(context))
-        try:
-            _fill(engine, stopwatch, batch)
-            for gamma in _order(grid):
-                _time(engine, stopwatch, batch, gamma)
-        finally:
-            stopwatch.batch = None
-            for request in requests:
-                engine.cancel(request)
-            engine.step()
+        time_cell(engine, stopwatch, batch, prompt(context), list(_order(grid)))
     return stopwatch.samples
+
+
+def time_cell(
+    engine: Engine, stopwatch: Stopwatch, batch: int, prompt: Sequence[int], gammas: Sequence[int]
+) -> list[StepSample]:
+    """Times one step at each of `gammas`, in that order, of so many requests with one prompt; returns the new samples.
+
+    Each is run once more beforehand: a switch of γ may capture graphs, and it drafts anew.
+    """
+    known = len(stopwatch.samples)
+    most = sum((1 + WARM_UP_STEPS) * (gamma + 1) for gamma in gammas) + 8  # if everything is accepted
+    sampling = Sampling(max_tokens=most, ignore_eos=True)
+    requests = [engine.submit(Request(prompt, sampling)) for _ in range(batch)]
+    try:
+        _fill(engine, stopwatch, batch)
+        for gamma in gammas:
+            _time(engine, stopwatch, batch, gamma)
+    finally:
+        stopwatch.batch = None
+        for request in requests:
+            engine.cancel(request)
+        engine.step()
+    return stopwatch.samples[known:]
 
 
 def held_out_error(samples: Sequence[StepSample], caps: Capabilities) -> float:
@@ -151,11 +161,6 @@ def fit_profile(samples: Sequence[StepSample], caps: Capabilities, label: str) -
 def _shape(sample: StepSample) -> tuple[int, int, int]:
     """Cells are told apart by the size of the context, which grows by a token a step."""
     return sample.batch, sample.gamma, (sample.context // sample.batch).bit_length()
-
-
-def _submit(engine: Engine, grid: Grid, batch: int, prompt: Sequence[int]) -> list[RequestId]:
-    sampling = Sampling(max_tokens=grid.tokens(), ignore_eos=True)
-    return [engine.submit(Request(prompt, sampling)) for _ in range(batch)]
 
 
 def _fill(engine: Engine, stopwatch: Stopwatch, batch: int) -> None:
