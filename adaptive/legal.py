@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -33,6 +33,9 @@ from adaptive.contract import (
     ceil_bucket,
     floor_gamma,
 )
+
+FIELDS = tuple(field.name for field in fields(Decision))
+NUMBER = (int, float, np.integer, np.floating)
 
 Note = Callable[[str, str], None]
 """Told of each illegal value: its kind (a metric label) and a sentence that names it."""
@@ -143,17 +146,18 @@ class Rules:
         tree = _tree(decision.tree, self.caps.tree, note)
         if tree is not None:
             decision = _without_levers(decision, note)
-        return Decision(
-            gamma=gamma,
-            verify=self.verify(decision.verify, gamma, batch, note),
-            row_target=_row_target(decision.row_target, batch, note),
-            confidence=self._confidence(decision.confidence, gamma, drafter, note),
-            draft_stop=self._draft_stop(decision.draft_stop, batch, drafter, note),
-            tree=tree,
-            acceptance=self._acceptance(decision.acceptance, batch, note),
-            drafter=drafter,
-            reason=_reason(decision.reason, note),
+        parts = (
+            gamma,
+            self.verify(decision.verify, gamma, batch, note),
+            _row_target(decision.row_target, batch, note),
+            self._confidence(decision.confidence, gamma, drafter, note),
+            self._draft_stop(decision.draft_stop, batch, drafter, note),
+            tree,
+            self._acceptance(decision.acceptance, batch, note),
+            drafter,
+            _reason(decision.reason, note),
         )
+        return decision if _unchanged(decision, parts) else Decision(*parts)
 
     def _gamma(self, gamma: object, batch: int, note: Note) -> int | None:
         whole = _whole(gamma)
@@ -268,6 +272,13 @@ class Rules:
         return STANDARD
 
 
+def _unchanged(decision: Decision, parts: tuple[object, ...]) -> bool:
+    """Whether a decision is its `parts`, in the order of its fields."""
+    return type(decision) is Decision and all(
+        getattr(decision, name) is part for name, part in zip(FIELDS, parts, strict=True)
+    )
+
+
 def _reason(reason: object, note: Note) -> str:
     if not isinstance(reason, str):
         note("reason", f"reason={reason!r} is not a string")
@@ -325,11 +336,13 @@ def _tree_fits(tree: TreeShape, limits: TreeLimits) -> bool:
 
 def _whole(value: object) -> int | None:
     """An integer of Python or numpy as a Python integer; None for everything else, `True` included."""
+    if type(value) is int:
+        return value
     return int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
+    return isinstance(value, NUMBER) and bool(math.isfinite(value))
 
 
 def _is_numbers(value: object, shape: Sequence[int], *, integer: bool = False) -> TypeGuard[NDArray[Any]]:

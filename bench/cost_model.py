@@ -36,7 +36,7 @@ TARGET = 0.10
 GRID = Grid()
 QUICK = Grid(batches=(1, 4, 8), contexts=(64, 512), gammas=(0, 1, 3, 7), rounds=2)
 TINY = Grid(contexts=(16, 64, 256))
-CELLS, QUICK_CELLS = 32, 8
+CELLS, QUICK_CELLS = 24, 8
 
 Prompt = Callable[[int], Sequence[int]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -216,10 +217,10 @@ class AdaSD:
         if not len(rejected):
             return
         entropy_B, rows_B = entropy_BG[rejected, report.accepted[rejected]], report.rows[rejected]
-        unknown_B = np.isnan(entropy_B)
-        if np.logical_or.reduce(unknown_B):
-            entropy_B, rows_B = entropy_B[~unknown_B], rows_B[~unknown_B]
-        self._entropies.add(rows_B, entropy_B, np.ones(len(rows_B)))
+        if math.isnan(np.add.reduce(entropy_B)):
+            known_B = ~np.isnan(entropy_B)
+            entropy_B, rows_B = entropy_B[known_B], rows_B[known_B]
+        self._entropies.add(rows_B, entropy_B)
 
     def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
         chosen = self._turns.rows(report.live & (report.verified > 0), report.step)

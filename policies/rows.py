@@ -78,18 +78,18 @@ class RowMeans:
         means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 
-    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | IntArray) -> None:
-        """Add `counts_B[i]` values that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
+    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | IntArray | None = None) -> None:
+        """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
         try:
             sums_R, counts_R = self._kept_2R
             sums_R[rows_B] += sums_B
-            counts_R[rows_B] += counts_B
+            counts_R[rows_B] += 1.0 if counts_B is None else counts_B
         except IndexError:
             self._make_room(rows_B)
             self.add(rows_B, sums_B, counts_B)
             return
         self._sum += float(np.add.reduce(sums_B))
-        self.count += float(np.add.reduce(counts_B))
+        self.count += len(rows_B) if counts_B is None else float(np.add.reduce(counts_B))
 
     def forget(self, rows: Sequence[int]) -> None:
         """These rows start again from the mean over all; unknown rows are ignored."""
