@@ -111,7 +111,7 @@ def profile_steps(
     engine.attach(stopwatch)
     for batch, context in grid.cells:
         progress(f"batch {batch}, context {context}")
-        time_cell(engine, stopwatch, batch, prompt(context), list(_order(grid)))
+        time_cell(engine, stopwatch, batch, prompt(context), list(gamma_order(grid.gammas, grid.rounds)))
     return stopwatch.samples
 
 
@@ -149,13 +149,18 @@ def held_out_error(samples: Sequence[StepSample], caps: Capabilities) -> float:
     held = [one for one in samples if _shape(one) in hidden]
     if not held or not any(one.gamma for one in seen):
         return float("nan")
-    cost = fit_cost(seen, batches=caps.batch_buckets, widths=caps.packed_widths)
+    cost = fit_cost(seen, **_captured(caps))
     return float(np.median([abs(predicted_s(cost, one) / one.total_s - 1) for one in held]))
 
 
 def fit_profile(samples: Sequence[StepSample], caps: Capabilities, label: str) -> StepCost:
     """The cost model of this engine."""
-    return fit_cost(samples, batches=caps.batch_buckets, widths=caps.packed_widths, identity=caps.identity, label=label)
+    return fit_cost(samples, **_captured(caps), identity=caps.identity, label=label)
+
+
+def _captured(caps: Capabilities) -> dict[str, tuple[int, ...]]:
+    """What the engine pads to."""
+    return {"batches": caps.batch_buckets, "widths": caps.packed_widths, "contexts": caps.context_widths}
 
 
 def _shape(sample: StepSample) -> tuple[int, int, int]:
@@ -171,10 +176,10 @@ def _fill(engine: Engine, stopwatch: Stopwatch, batch: int) -> None:
             raise ValueError("a request ended before all of its batch decoded: raise the context length")
 
 
-def _order(grid: Grid) -> Iterator[int]:
+def gamma_order(gammas: Sequence[int], rounds: int) -> Iterator[int]:
     """Every γ once a round, up and down in turn, so that drift of the machine hits all alike."""
-    for round_ in range(grid.rounds):
-        yield from grid.gammas if round_ % 2 == 0 else grid.gammas[::-1]
+    for round_ in range(rounds):
+        yield from gammas if round_ % 2 == 0 else gammas[::-1]
 
 
 def _time(engine: Engine, stopwatch: Stopwatch, batch: int, gamma: int) -> None:

@@ -2,9 +2,9 @@
 
     python bench/cost_model.py [--quick] [--tiny] [--drafter NAME --draft-model NAME] [--json FILE]
 
-Profiles the bundled engine as `adaptive profile` does, then times steps at random batches, γ and contexts off the
-profile's grid and compares. The target is a median error of 10 % on a quiet machine; each point is timed twice, and how
-far these two are apart is printed beside.
+Profiles the bundled engine as `adaptive profile` does, times steps at random batches, γ and contexts off the profile's
+grid in between, and compares. The target is a median error of 10 % on a quiet machine; each point is timed twice, and
+how far these two are apart is printed beside.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from adaptive.cli.options import engine_options
 from adaptive.cli.render import Steps
 from adaptive.cli.session import TextEngine, load
 from adaptive.contract import Engine
-from adaptive.profiling import Grid, fit_profile, held_out_error, profile_steps
-from bench.cost.held_out import draw_cells, errors_by_batch, errors_by_piece, noise, time_cells
+from adaptive.profiling import Grid, fit_profile, held_out_error
+from bench.cost.held_out import draw_cells, errors_by_batch, errors_by_piece, noise, time_both
 from bench.cost.tiny import tiny_engine
 from policies.cost import StepCost
 from policies.cost_fit import StepSample, median_error
@@ -101,19 +101,17 @@ def main(
     cells = draw_cells(grid, QUICK_CELLS if quick else CELLS, seed)
     engine, prompt = tiny_engine(max(grid.batches)) if tiny else open_engine(model, drafter, draft_model, threads)
     with CpuMeter() as meter:
-        with Steps("profile", len(grid.cells)) as steps:
-            profiled = profile_steps(engine, grid, prompt, steps.begin)
-        with Steps("held-out steps", len(cells)) as steps:
-            held = time_cells(engine, cells, prompt, steps.begin)
+        with Steps("profile and held-out steps", 2 * len(grid.cells) + len(cells)) as steps:
+            timed = time_both(engine, grid, cells, prompt, steps.begin)
     caps = engine.capabilities()
-    cost = fit_profile(profiled, caps, label="tiny" if tiny else f"{model}, {drafter} drafter")
-    record = figures(cost, profiled, held)
-    record |= {"noise": asdict(noise(cells, held)), "profile_held_out": held_out_error(profiled, caps)}
+    cost = fit_profile(timed.profiled, caps, label="tiny" if tiny else f"{model}, {drafter} drafter")
+    record = figures(cost, timed.profiled, timed.all_held)
+    record |= {"noise": asdict(noise(timed.held)), "profile_held_out": held_out_error(timed.profiled, caps)}
     record |= {"foreign_cpu": round(meter.foreign, 3), "seconds": round(meter.seconds, 1)}
     show(record, Console())
     if json_file is not None:
         record["machine"] = machine_facts({})
-        record["steps"] = [[*_point(one), one.total_s, one.draft_s] for one in (*profiled, *held)]
+        record["steps"] = [[*_point(one), one.total_s, one.draft_s] for one in (*timed.profiled, *timed.all_held)]
         json_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

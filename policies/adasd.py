@@ -226,14 +226,16 @@ class AdaSD:
         chosen = self._turns.rows(report.live & (report.verified > 0), report.step)
         if chosen is None or not len(chosen):
             return
-        js_CG, rows_C = js_BG[chosen], report.rows[chosen]
-        accepted_C1 = report.accepted[chosen, None]
+        accepted_C = report.accepted[chosen]
         # All that stood and the one that fell, where one was judged to fall.
-        ends_C1 = np.minimum(accepted_C1 + 1, report.verified[chosen, None])
-        place_G = np.arange(js_BG.shape[1])
-        judged_CG = (place_G < ends_C1) & ~np.isnan(js_CG)
-        row_N, place_N = np.nonzero(judged_CG)
-        self._distances.learn(rows_C, row_N, js_CG[row_N, place_N], place_N < accepted_C1[row_N, 0])
+        ends_C = np.minimum(accepted_C + 1, report.verified[chosen])
+        row_N = np.repeat(np.arange(len(chosen)), ends_C)
+        place_N = np.arange(len(row_N)) - np.repeat(np.cumsum(ends_C) - ends_C, ends_C)
+        distance_N = js_BG[chosen[row_N], place_N]
+        if math.isnan(np.add.reduce(distance_N)):
+            told_N = ~np.isnan(distance_N)
+            row_N, place_N, distance_N = row_N[told_N], place_N[told_N], distance_N[told_N]
+        self._distances.learn(report.rows[chosen], row_N, distance_N, place_N < accepted_C[row_N])
         self._outcomes += len(row_N)
         if decision.acceptance.lossless:
             self._exact_outcomes += len(row_N)

@@ -73,7 +73,7 @@ class JsPosterior:
             return
         if int(np.maximum.reduce(rows_C)) >= len(self._seen_R):
             self._make_room(rows_C)
-        self._count(rows_C, row_N * 2 + accepted_N, distances_N)
+        self._count(rows_C[row_N], accepted_N, distances_N)
         accepted = np.count_nonzero(accepted_N)
         self.samples = self.samples[0] + count - accepted, self.samples[1] + accepted
         self._seen_R[rows_C] += np.bincount(row_N, minlength=len(rows_C))
@@ -90,19 +90,20 @@ class JsPosterior:
                 self._tables_RK[row] = self._shared_table_K
                 self._refresh_at_R[row] = FIRST_REFRESH
 
-    def _count(self, rows_C: IntArray, list_N: IntArray, distances_N: FloatArray) -> None:
-        """Each distance goes to the two grid points around it, in list 2 · row + outcome."""
+    def _count(self, rows_N: IntArray, accepted_N: BoolArray, distances_N: FloatArray) -> None:
+        """Each distance goes to the two grid points around it, in its row's list of its outcome and in that of all."""
         points = len(self.grid_K)
         place_N = distances_N * (points - 1)
-        low_N = place_N.astype(np.int64)
+        low_N = np.minimum(place_N.astype(np.int64), points - 2)
         upper_N = place_N - low_N
-        cell_N = list_N * points + low_N
-        size = 2 * len(rows_C) * points
-        counts_X = np.bincount(cell_N, weights=1 - upper_N, minlength=size)
-        counts_X[1:] += np.bincount(cell_N, weights=upper_N, minlength=size)[:-1]
-        counts_C2K = counts_X.reshape(len(rows_C), 2, points)
-        self._counts_R2K[rows_C] += counts_C2K
-        self.shared_2K += np.add.reduce(counts_C2K)
+        lower_N = 1 - upper_N
+        shared_N = low_N + points * accepted_N
+        own_N = shared_N + 2 * points * rows_N
+        counts_X, shared_X = self._counts_R2K.reshape(-1), self.shared_2K.reshape(-1)
+        np.add.at(counts_X, own_N, lower_N)
+        np.add.at(counts_X, own_N + 1, upper_N)
+        shared_X += np.bincount(shared_N, weights=lower_N, minlength=2 * points)
+        shared_X += np.bincount(shared_N + 1, weights=upper_N, minlength=2 * points)
 
     def _refresh(self) -> None:
         """Tables whose evidence has grown enough; of many rows a few at a time, those that lag most first."""

@@ -10,13 +10,9 @@ from itertools import groupby
 import numpy as np
 
 from adaptive.contract import Engine
-from adaptive.profiling import Grid, Stopwatch, time_cell
+from adaptive.profiling import Grid, Stopwatch, gamma_order, time_cell
 from policies.cost import StepCost
 from policies.cost_fit import StepSample, predicted_s
-
-TIMES = 2
-"""How often each point is timed: the two tell what no model could foretell."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -47,19 +43,54 @@ def draw_cells(grid: Grid, count: int, seed: int) -> list[Cell]:
     return cells
 
 
-def time_cells(
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Steps of the profile, and per held-out cell its steps: every γ in turn, then once more in reverse."""
+
+    profiled: list[StepSample]
+    held: list[list[StepSample]]
+
+    @property
+    def all_held(self) -> list[StepSample]:
+        return [one for samples in self.held for one in samples]
+
+
+def time_both(
     engine: Engine,
+    grid: Grid,
     cells: Sequence[Cell],
     prompt: Callable[[int], Sequence[int]],
     progress: Callable[[str], None],
-) -> list[StepSample]:
-    """Each cell's γ in turn, then once more in reverse."""
-    stopwatch = Stopwatch([gamma for cell in cells for gamma in cell.gammas])
+) -> Timed:
+    """The profile's cells and the held-out ones in one shuffled order, the profile's twice with half of its rounds.
+
+    So both meet the same machine: one that has become faster or slower since the profile is not what is asked about.
+    """
+    stopwatch = Stopwatch([*grid.gammas, *(gamma for cell in cells for gamma in cell.gammas)])
     engine.attach(stopwatch)
-    for cell in cells:
-        progress(f"batch {cell.batch}, context {cell.context}")
-        time_cell(engine, stopwatch, cell.batch, prompt(cell.context), [*cell.gammas, *cell.gammas[::-1]])
-    return stopwatch.samples
+    timed = Timed([], [[] for _ in cells])
+    halves = (grid.rounds + 1) // 2, grid.rounds // 2
+    for visit in visits(grid, len(cells)):
+        if isinstance(visit, int):
+            cell = cells[visit]
+            batch, context, gammas = cell.batch, cell.context, [*cell.gammas, *cell.gammas[::-1]]
+            kept = timed.held[visit]
+        else:
+            (batch, context), half = visit
+            gammas, kept = list(gamma_order(grid.gammas, halves[half])), timed.profiled
+        progress(f"batch {batch}, context {context}")
+        kept += time_cell(engine, stopwatch, batch, prompt(context), gammas)
+    return timed
+
+
+def visits(grid: Grid, count: int) -> list[int | tuple[tuple[int, int], int]]:
+    """Places of held-out cells, and cells of the profile with the half of their rounds, in a shuffled order."""
+    rng = np.random.default_rng(7)
+    order: list[int | tuple[tuple[int, int], int]] = []
+    for half in range(2):
+        part = [*range(half, count, 2), *((cell, half) for cell in grid.cells)]
+        order += [part[place] for place in rng.permutation(len(part))]
+    return order
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +139,9 @@ def errors_by_batch(cost: StepCost, samples: Sequence[StepSample]) -> dict[int, 
     }
 
 
-def noise(cells: Sequence[Cell], samples: Sequence[StepSample]) -> Errors:
+def noise(held: Sequence[Sequence[StepSample]]) -> Errors:
     """How far the two times of a point are from their mean: no model does better than that."""
-    ratios, start = [], 0
-    for cell in cells:
-        size = TIMES * len(cell.gammas)
-        times = [one.total_s for one in samples[start : start + size]]
-        start += size
-        for first, second in zip(times, times[::-1], strict=True):
-            ratios.append(2 * first / (first + second))
-    return Errors.of(ratios)
+    pairs = [
+        (first.total_s, second.total_s) for samples in held for first, second in zip(samples, samples[::-1], strict=True)
+    ]
+    return Errors.of(2 * first / (first + second) for first, second in pairs)

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from adaptive.profiling import Grid
-from bench.cost.held_out import Cell, Errors, draw_cells, errors_by_batch, errors_by_piece, noise
+from bench.cost.held_out import Errors, draw_cells, errors_by_batch, errors_by_piece, noise, visits
 from bench.cost_model import main
 from policies.cost import StepCost
 from policies.cost_fit import StepSample
@@ -51,11 +51,20 @@ def test_errors_by_hand() -> None:
 
 
 def test_noise_is_how_far_two_times_of_a_point_are_apart() -> None:
-    cells = [Cell(1, 10, (0, 3))]
     # γ = 0 takes 1 and 3, γ = 3 takes 2 and 2: half of 3 - 1 over the mean 2, and 0
     times = [(0, 1.0), (3, 2.0), (3, 2.0), (0, 3.0)]
     samples = [StepSample(1, gamma, 1 + gamma, 10, step_s=seconds) for gamma, seconds in times]
-    assert noise(cells, samples) == Errors(4, pytest.approx(0.25), pytest.approx(0.5))
+    assert noise([samples]) == Errors(4, pytest.approx(0.25), pytest.approx(0.5))
+
+
+def test_every_cell_of_the_profile_is_visited_twice_and_held_out_ones_lie_between() -> None:
+    grid = Grid(batches=(1, 2), contexts=(64, 256))
+    order = visits(grid, 6)
+    assert sorted(visit for visit in order if isinstance(visit, int)) == [0, 1, 2, 3, 4, 5]
+    assert sorted(visit for visit in order if not isinstance(visit, int)) == [
+        (cell, half) for cell in grid.cells for half in range(2)
+    ]
+    assert {type(visit) for visit in order[:7]} == {type(visit) for visit in order[7:]} == {int, tuple}
 
 
 def test_it_runs_on_a_tiny_model_and_writes_what_it_found(tmp_path: Path) -> None:
