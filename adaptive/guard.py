@@ -131,7 +131,9 @@ class Guard:
     def trim(self, policy: Policy, progress: DraftProgress) -> int | IntArray | None:
         """A budget or lengths for the γ decided last; None, the decision's own, where the policy fails."""
         try:
-            return self._rules.verify(cast(Trimming, policy).trim(progress), self._gamma, len(progress.rows), self.faults.clamp)
+            return self._rules.verify(
+                cast(Trimming, policy).trim(progress), self._gamma, len(progress.rows), self.faults.clamp
+            )
         except Exception as error:
             self.faults.error("trim", error)
             return None

@@ -97,7 +97,9 @@ def show(results: list[dict[str, Any]], batch: int, foreign: float, console: Con
     for column in ("policy", *PIECES, "all"):
         table.add_column(column, justify="left" if column == "policy" else "right")
     for line in results:
-        table.add_row(line["policy"], *(_cell(line[name], "mean" if name == "learn" else "median") for name in (*PIECES, "all")))
+        table.add_row(
+            line["policy"], *(_cell(line[name], "mean" if name == "learn" else "median") for name in (*PIECES, "all"))
+        )
     console.print(table)
     quiet = "" if foreign <= FOREIGN_CPU_LIMIT else ": not a quiet machine, the figures are too high"
     console.print(f"{foreign:.0%} of the CPUs were used by other processes{quiet}")

@@ -3,8 +3,8 @@
     python bench/cost_model.py [--quick] [--tiny] [--drafter NAME --draft-model NAME] [--json FILE]
 
 Profiles the bundled engine as `adaptive profile` does, times steps at random batches, γ and contexts off the profile's
-grid in between, and compares. The target is a median error of 10 % on a quiet machine; each point is timed twice, and
-how far these two are apart is printed beside.
+grid in between, and compares. The target is a median error of 10 % on a quiet machine. What no model could foretell is
+printed beside: how far two times of one point are from their mean, seconds apart and minutes apart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from adaptive.cli.render import Steps
 from adaptive.cli.session import TextEngine, load
 from adaptive.contract import Engine
 from adaptive.profiling import Grid, fit_profile, held_out_error
-from bench.cost.held_out import draw_cells, errors_by_batch, errors_by_piece, noise, time_both
+from bench.cost.held_out import draw_cells, drift, errors_by_batch, errors_by_piece, noise, time_both
 from bench.cost.tiny import tiny_engine
 from policies.cost import StepCost
 from policies.cost_fit import StepSample, median_error
@@ -63,10 +63,11 @@ def show(record: dict[str, Any], console: Console) -> None:
         for name, errors in record[key].items():
             table.add_row(str(name), str(errors["count"]), f"{errors['median']:.1%}", f"{errors['p90']:.1%}")
         console.print(table)
-    whole, spread = record["by_piece"]["whole step"], record["noise"]
+    whole, spread, unrest = record["by_piece"]["whole step"], record["noise"], record["drift"]
     console.print(
         f"fit {record['fit_error']:.1%}, at shapes of the profile left out of it {record['profile_held_out']:.1%}; "
-        f"one point timed twice: {spread['median']:.1%} from the mean of the two"
+        f"from the mean of two times of one point, seconds apart {spread['median']:.1%}, "
+        f"minutes apart {unrest['median']:.1%}"
     )
     quiet = "" if record["foreign_cpu"] <= FOREIGN_CPU_LIMIT else ": not a quiet machine"
     console.print(f"{record['foreign_cpu']:.0%} of the CPUs were used by other processes{quiet}")
@@ -100,14 +101,14 @@ def main(
     grid = TINY if tiny else QUICK if quick else GRID
     cells = draw_cells(grid, QUICK_CELLS if quick else CELLS, seed)
     engine, prompt = tiny_engine(max(grid.batches)) if tiny else open_engine(model, drafter, draft_model, threads)
-    with CpuMeter() as meter:
-        with Steps("profile and held-out steps", 2 * len(grid.cells) + len(cells)) as steps:
-            timed = time_both(engine, grid, cells, prompt, steps.begin)
+    with CpuMeter() as meter, Steps("profile and held-out steps", 2 * len(grid.cells) + len(cells)) as steps:
+        timed = time_both(engine, grid, cells, prompt, steps.begin)
     caps = engine.capabilities()
     cost = fit_profile(timed.profiled, caps, label="tiny" if tiny else f"{model}, {drafter} drafter")
     record = figures(cost, timed.profiled, timed.all_held)
-    record |= {"noise": asdict(noise(timed.held)), "profile_held_out": held_out_error(timed.profiled, caps)}
-    record |= {"foreign_cpu": round(meter.foreign, 3), "seconds": round(meter.seconds, 1)}
+    record |= {"noise": asdict(noise(timed.held)), "drift": asdict(drift(timed))}
+    record |= {"profile_held_out": held_out_error(timed.profiled, caps), "seconds": round(meter.seconds, 1)}
+    record |= {"foreign_cpu": round(meter.foreign, 3)}
     show(record, Console())
     if json_file is not None:
         record["machine"] = machine_facts({})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -26,17 +27,18 @@ from policies.acceptance import WINDOW, MeasuredSurvival, Reach, Reliability, Ru
 from policies.classes import ClassShares
 from policies.cost import StepCost
 from policies.cost_online import OnlineCost
-from policies.cost_published import PUBLISHED_COSTS, published_cost
+from policies.cost_source import cost_model
 from policies.cost_tracker import CostTracker, grained, sample_of
 from policies.drafting import Drafting
 from policies.ema import EmaTiers
-from policies.goodput import Choice, Outlook, choose, strain
+from policies.goodput import Choice, Outlook, choose, depths, limited, strain
 from policies.probes import Probes
 from policies.rows import Turns
 
 SILENT_AFTER = 8  # steps that drafted and told no confidence, after which none is expected
 TRUSTED_AFTER = 16  # timed steps before the prediction error is held against a model
 SHARE_RATE = 0.1
+SUMS_KEPT = 128
 PROBE_MEMORY = 8.0  # draft tokens that what was learnt before a probe counts for at most
 
 
@@ -87,7 +89,7 @@ class AdaSpec:
         ):
             if value < least:
                 raise ValueError(f"{name}={value!r} is not valid: give {least} or above")
-        self.cost = _cost_model(cost)
+        self.cost = cost_model(cost)
         self.max_gamma = max_gamma
         self.drafter = drafter
         self.calibrate = calibrate
@@ -121,7 +123,8 @@ class AdaSpec:
         self._standing: tuple[tuple[int, int], Choice] | None = None
         self._silent, self._heard = 0, False
         self._drafting: Drafting | None = None
-        self._sums: list[tuple[int, float, int]] = []  # by position: chances heard of in all, and of how many tokens
+        # Heard of while drafting and not yet learnt: a position, its tokens' chances in all, and how many they were.
+        self._sums: deque[tuple[int, float, int]] = deque(maxlen=SUMS_KEPT)
         self._greedy_B: BoolArray = np.zeros(0, np.bool_)
 
     @classmethod
@@ -165,7 +168,7 @@ class AdaSpec:
         self._trims = self._stepwise and caps.ragged and self.trim_greedy
         self._widths = caps.packed_widths
         self._tracker = None if cost is None else CostTracker(cost)
-        self._online = OnlineCost(caps.batch_buckets) if cost is None else None
+        self._online = OnlineCost(caps.batch_buckets, caps.context_widths) if cost is None else None
         self._ema.bind(replace(caps, gammas=offered))
         return Needs(
             {bucket: offered for bucket in caps.batch_buckets},
@@ -179,7 +182,6 @@ class AdaSpec:
 
     def decide(self, view: StepView) -> Decision:
         self._drafting = None
-        self._sums.clear()
         self._batch = view.num_decode
         tracker = self._tracker
         if tracker is None:
@@ -292,27 +294,27 @@ class AdaSpec:
         return Decision(decision.gamma, drafter=self.drafter, reason=reason)
 
     def _choose(self, view: StepView, tracker: CostTracker) -> Choice:
-        """The best γ on offer. The choice before stands while nothing was learnt of acceptance and the batch is alike."""
-        context, limited = int(np.add.reduce(view.context_lens)), _limited(view)
-        alike = None if limited or view.match_len is not None else (view.num_decode, grained(context))
+        """The best γ; the choice before stands while the batch is alike and nothing was learnt of acceptance."""
+        context, bounded = int(np.add.reduce(view.context_lens)), limited(view)
+        alike = None if bounded or view.match_len is not None else (view.num_decode, grained(context))
         if alike is not None and self._standing is not None and self._standing[0] == alike:
             return self._standing[1]
-        outlook = self._outlook(view, tracker, context, limited=limited)
+        outlook = self._outlook(view, tracker, context, bounded=bounded)
         choice = choose(outlook, self._gamma, self.hysteresis)
         if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
             choice = choice._replace(place=0, reason="no_gain")
         self._standing = None if alike is None else (alike, choice)
         return choice
 
-    def _outlook(self, view: StepView, tracker: CostTracker, context: int, *, limited: bool) -> Outlook:
+    def _outlook(self, view: StepView, tracker: CostTracker, context: int, *, bounded: bool) -> Outlook:
         """Expected tokens and seconds of each γ on offer."""
         batch = view.num_decode
-        depth_G, drafted_G = self._depths(self._rates())
+        depth_G, drafted_G = depths(self._rates(), self._reach.values, self._offered)
         rows = self._drafting_rows(view)
         packed_G = [batch, *(max(batch + math.ceil(rows * drafted), batch + 1) for drafted in drafted_G[1:])]
         seconds_G = tracker.curve(batch, context, self._offered, packed_G)
         depth = np.array(depth_G)
-        strain_G = self._strain(view, seconds_G, depth) if limited else None
+        strain_G = self._strain(view, seconds_G, depth) if bounded else None
         return Outlook(self._offered, batch + rows * depth, seconds_G, strain_G)
 
     def _strain(self, view: StepView, seconds_G: FloatArray, depth_G: FloatArray) -> FloatArray | None:
@@ -320,15 +322,6 @@ class AdaSpec:
         drafts_B = self._drafts(view) * (1.0 if view.slo_class is None else self._classes.of(view.slo_class))
         assert view.tpot_slo is not None
         return strain(seconds_G, depth_G, view.tpot_slo, drafts_B)
-
-    def _depths(self, rates_M: FloatArray) -> tuple[list[float], list[float]]:
-        """Of a row that drafts, tokens expected to stand and tokens drafted at each γ on offer `[G]`."""
-        survival, stood, drafted = 1.0, [0.0], [0.0]
-        for rate, reach in zip(rates_M.tolist(), self._reach.values.tolist(), strict=True):
-            survival *= rate
-            stood.append(stood[-1] + reach * survival)
-            drafted.append(drafted[-1] + reach)
-        return [stood[gamma] for gamma in self._offered], [drafted[gamma] for gamma in self._offered]
 
     def _drafts(self, view: StepView) -> FloatArray:
         """Chance of each row `[B]` to draft."""
@@ -357,7 +350,7 @@ class AdaSpec:
         drafted, verified, accepted = (
             counts if everyone else counts[drafted_B] for counts in (report.drafted, report.verified, report.accepted)
         )
-        if _limited(view) and view.slo_class is not None and len(view.slo_class) == len(drafted_B):
+        if limited(view) and view.slo_class is not None and len(view.slo_class) == len(drafted_B):
             depth = min(report.gamma, len(self._reach.values))
             expected = float((self._reach.values * np.cumprod(self._rates()))[:depth].sum())
             self._classes.learn(self._classes.places(view.slo_class)[drafted_B], accepted, expected)
@@ -395,15 +388,3 @@ class AdaSpec:
     def _chances(self, confidences: FloatArray) -> FloatArray:
         """What these confidences are worth, same shape."""
         return self._reliability.apply(confidences) if self.calibrate else confidences
-
-
-def _limited(view: StepView) -> bool:
-    """Whether any row has a limit on its time per token."""
-    return view.tpot_slo is not None and bool(np.logical_or.reduce(np.isfinite(view.tpot_slo)))
-
-
-def _cost_model(cost: CostModel | str | Path | None) -> Any:
-    """A name or a file as the model it stands for."""
-    if not isinstance(cost, str | Path):
-        return cost
-    return published_cost(str(cost)) if str(cost) in PUBLISHED_COSTS else StepCost.load(cost)

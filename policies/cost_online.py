@@ -19,9 +19,10 @@ class OnlineCost:
     drafts: before that `model` is None.
     """
 
-    def __init__(self, batches: Sequence[int] = ()) -> None:
+    def __init__(self, batches: Sequence[int] = (), contexts: Sequence[int] = ()) -> None:
         self.model: StepCost | None = None
         self._batches = tuple(batches)
+        self._contexts = tuple(contexts)
         self._samples: deque[StepSample] = deque(maxlen=KEPT)
         self._count = 0
         self._next = FIRST_FIT
@@ -42,7 +43,8 @@ class OnlineCost:
         if self._count < self._next or not self._varied():
             return False
         self._next = self._count + min(self._count, KEPT)
-        self.model = fit_cost(self._samples, batches=self._batches, label="fitted while running")
+        label = "fitted while running"
+        self.model = fit_cost(self._samples, batches=self._batches, contexts=self._contexts, label=label)
         return True
 
     def _varied(self) -> bool:

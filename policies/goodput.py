@@ -5,13 +5,14 @@ Shapes: G candidate γ, B rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from adaptive.contract import BoolArray, FloatArray
+from adaptive.contract import BoolArray, FloatArray, StepView
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,28 @@ def _all(size: int) -> BoolArray:
     allowed_G: BoolArray = np.ones(size, np.bool_)
     allowed_G.flags.writeable = False
     return allowed_G
+
+
+def depths(rates_M: FloatArray, reach_M: FloatArray, gammas: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Of a row that drafts, tokens expected to stand and tokens drafted at each of `gammas` `[G]`.
+
+    Position j counts where drafts reach it and its token and all before it stand: with rates of .5 and everything
+    reached .5, then .5 + .25.
+
+    >>> depths(np.array([0.5, 0.5]), np.array([1.0, 1.0]), (0, 1, 2))
+    ([0.0, 0.5, 0.75], [0.0, 1.0, 2.0])
+    """
+    survival, stood, drafted = 1.0, [0.0], [0.0]
+    for rate, reach in zip(rates_M.tolist(), reach_M.tolist(), strict=True):
+        survival *= rate
+        stood.append(stood[-1] + reach * survival)
+        drafted.append(drafted[-1] + reach)
+    return [stood[gamma] for gamma in gammas], [drafted[gamma] for gamma in gammas]
+
+
+def limited(view: StepView) -> bool:
+    """Whether any row has a limit on its time per token."""
+    return view.tpot_slo is not None and bool(np.logical_or.reduce(np.isfinite(view.tpot_slo)))
 
 
 def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, share_B: FloatArray) -> FloatArray | None:

@@ -14,6 +14,7 @@ from adaptive.contract import BoolArray, FloatArray, IntArray
 ROWS_A_STEP = 16  # learnt from on average, however large the batch
 LONGEST_REST = 4  # steps
 
+
 class Turns:
     """Whose turn it is to be learnt from: everybody's at each step in a small batch, of a crowd some now and then.
 

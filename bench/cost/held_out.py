@@ -14,6 +14,7 @@ from adaptive.profiling import Grid, Stopwatch, gamma_order, time_cell
 from policies.cost import StepCost
 from policies.cost_fit import StepSample, predicted_s
 
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Requests side by side, tokens each of them has read, and the γ to time there."""
@@ -45,10 +46,14 @@ def draw_cells(grid: Grid, count: int, seed: int) -> list[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Steps of the profile, and per held-out cell its steps: every γ in turn, then once more in reverse."""
+    """The profile's steps by cell and visit; held-out ones by cell: every γ in turn, then once more in reverse."""
 
-    profiled: list[StepSample]
+    visits: dict[tuple[int, int], list[list[StepSample]]]
     held: list[list[StepSample]]
+
+    @property
+    def profiled(self) -> list[StepSample]:
+        return [one for visits in self.visits.values() for samples in visits for one in samples]
 
     @property
     def all_held(self) -> list[StepSample]:
@@ -68,7 +73,7 @@ def time_both(
     """
     stopwatch = Stopwatch([*grid.gammas, *(gamma for cell in cells for gamma in cell.gammas)])
     engine.attach(stopwatch)
-    timed = Timed([], [[] for _ in cells])
+    timed = Timed({cell: [[], []] for cell in grid.cells}, [[] for _ in cells])
     halves = (grid.rounds + 1) // 2, grid.rounds // 2
     for visit in visits(grid, len(cells)):
         if isinstance(visit, int):
@@ -77,7 +82,7 @@ def time_both(
             kept = timed.held[visit]
         else:
             (batch, context), half = visit
-            gammas, kept = list(gamma_order(grid.gammas, halves[half])), timed.profiled
+            gammas, kept = list(gamma_order(grid.gammas, halves[half])), timed.visits[batch, context][half]
         progress(f"batch {batch}, context {context}")
         kept += time_cell(engine, stopwatch, batch, prompt(context), gammas)
     return timed
@@ -142,6 +147,20 @@ def errors_by_batch(cost: StepCost, samples: Sequence[StepSample]) -> dict[int, 
 def noise(held: Sequence[Sequence[StepSample]]) -> Errors:
     """How far the two times of a point are from their mean: no model does better than that."""
     pairs = [
-        (first.total_s, second.total_s) for samples in held for first, second in zip(samples, samples[::-1], strict=True)
+        (first.total_s, second.total_s)
+        for samples in held
+        for first, second in zip(samples, samples[::-1], strict=True)
     ]
     return Errors.of(2 * first / (first + second) for first, second in pairs)
+
+
+def drift(timed: Timed) -> Errors:
+    """How far the profile's two visits of a point, minutes apart, are from their mean: the machine's own unrest."""
+    ratios = []
+    for first, second in timed.visits.values():
+        for gamma in {one.gamma for one in first} & {one.gamma for one in second}:
+            early, late = (
+                float(np.mean([one.total_s for one in visit if one.gamma == gamma])) for visit in (first, second)
+            )
+            ratios += [2 * early / (early + late), 2 * late / (early + late)]
+    return Errors.of(ratios)

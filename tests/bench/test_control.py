@@ -53,7 +53,10 @@ def test_a_trace_says_nothing_past_the_drafts() -> None:
 
 def test_a_summary_by_hand() -> None:
     arm = Arm("x", lambda k: {})
-    arm.costs = [{"view": 1000, "plan": 2000, "learn": 3000, "extend": 500}, {"view": 3000, "plan": 2000, "learn": 5000}]
+    arm.costs = [
+        {"view": 1000, "plan": 2000, "learn": 3000, "extend": 500},
+        {"view": 3000, "plan": 2000, "learn": 5000},
+    ]
     summary = arm.summary()
     assert summary["view_plan"]["median"] == 4.0
     assert summary["all"]["median"] == 8.0
@@ -77,7 +80,11 @@ def test_it_prints_a_table_and_writes_the_figures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "problem"),
-    [(["--batches", "many"], "'many' is not a list"), (["--batches", "0"], "below 1"), (["--policies", "x"], "not meas")],
+    [
+        (["--batches", "many"], "'many' is not a list"),
+        (["--batches", "0"], "below 1"),
+        (["--policies", "x"], "not meas"),
+    ],
 )
 def test_mistakes_are_named(args: list[str], problem: str) -> None:
     app = typer.Typer()

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from adaptive.profiling import Grid
-from bench.cost.held_out import Errors, draw_cells, errors_by_batch, errors_by_piece, noise, visits
+from bench.cost.held_out import Errors, Timed, draw_cells, drift, errors_by_batch, errors_by_piece, noise, visits
 from bench.cost_model import main
 from policies.cost import StepCost
 from policies.cost_fit import StepSample
@@ -55,6 +55,16 @@ def test_noise_is_how_far_two_times_of_a_point_are_apart() -> None:
     times = [(0, 1.0), (3, 2.0), (3, 2.0), (0, 3.0)]
     samples = [StepSample(1, gamma, 1 + gamma, 10, step_s=seconds) for gamma, seconds in times]
     assert noise([samples]) == Errors(4, pytest.approx(0.25), pytest.approx(0.5))
+
+
+def test_drift_is_how_far_two_visits_are_apart() -> None:
+    def visit(*seconds: float) -> list[StepSample]:
+        return [StepSample(1, gamma, 1 + gamma, 10, step_s=one) for gamma, one in enumerate(seconds)]
+
+    # γ = 0 takes 1 and 3: half of 3 - 1 over the mean 2; γ = 1 takes 2 and 2
+    timed = Timed({(1, 10): [visit(1.0, 2.0), visit(3.0, 2.0)]}, [])
+    assert drift(timed) == Errors(4, pytest.approx(0.25), pytest.approx(0.5))
+    assert len(timed.profiled) == 4
 
 
 def test_every_cell_of_the_profile_is_visited_twice_and_held_out_ones_lie_between() -> None:

@@ -13,9 +13,7 @@ from policies.ema_slot import Pacing, Slot
 def slow_ease(slot: Slot, share: float) -> tuple[list[int], list[int]]:
     """The rule as it reads, applied to every rung."""
     waits = [max(math.ceil(wait * (1 - share)), slot.pacing.first_wait) for wait in slot._waits]
-    closed = [
-        until - math.ceil(max(until - slot.reports, 0) * share) for until in slot._closed_until
-    ]
+    closed = [until - math.ceil(max(until - slot.reports, 0) * share) for until in slot._closed_until]
     return waits, closed
 
 
