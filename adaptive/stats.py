@@ -109,8 +109,9 @@ class Tally:
         if not self._block:
             return
         rows_5N = np.concatenate([rows.reshape(5, -1) for rows in self._block], axis=1)
-        live = rows_5N[0].astype(np.bool_)
-        _, drafted, verified, accepted, emitted = rows_5N[:, live]
+        if not rows_5N[0].all():
+            rows_5N = rows_5N[:, rows_5N[0].astype(np.bool_)]
+        _, drafted, verified, accepted, emitted = rows_5N
         self.drafted = _add_counts(self.drafted, drafted)
         self.verified = _add_counts(self.verified, verified)
         self.accepted = _add_counts(self.accepted, accepted)
