@@ -43,7 +43,6 @@ class JsPosterior:
         """Distances counted: rejected, accepted (those of exactly 0 or 1 are not)."""
         self._shared_table_K: FloatArray = np.zeros(points)
         self._stale = 0
-        self._rested = False
         self._counts_R2K: FloatArray = np.zeros((0, 2, points))
         self._tables_RK: FloatArray = np.zeros((0, points))
         self._own_R: BoolArray = np.zeros(0, np.bool_)
@@ -107,7 +106,7 @@ class JsPosterior:
         shared_X += np.bincount(shared_N + 1, weights=upper_N, minlength=2 * points)
 
     def _refresh(self) -> None:
-        """Tables whose evidence has grown enough; of many rows a few every other time, those that lag most first."""
+        """Tables whose evidence has grown enough; of many rows a few at a time, those that lag most first."""
         total = sum(self.samples)
         if self._stale * 8 >= total:
             self._shared_table_K = self._posterior(self.shared_2K[None])[0]
@@ -117,9 +116,6 @@ class JsPosterior:
         if not len(due):
             return
         if len(due) > ROWS_PER_REFRESH:
-            self._rested = not self._rested
-            if self._rested:
-                return
             lag = self._seen_R[due] / self._refresh_at_R[due]
             due = due[np.argpartition(lag, -ROWS_PER_REFRESH)[-ROWS_PER_REFRESH:]]
         shares_2K = self.shared_2K * (PRIOR_WEIGHT / total)

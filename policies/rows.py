@@ -11,20 +11,21 @@ import numpy as np
 
 from adaptive.contract import BoolArray, FloatArray, IntArray
 
-ROWS_A_STEP = 16  # learnt from on average, however large the batch
-LONGEST_REST = 4  # steps
+ROWS_A_STEP = 16  # learnt from on average, until rests are at their longest
+ROWS_A_TURN = 64  # at most
+LONGEST_REST = 8  # steps
 
 
 class Turns:
     """Whose turn it is to be learnt from: everybody's at each step in a small batch, of a crowd some now and then.
 
-    About `ROWS_A_STEP` rows a step, many at once: an array operation costs about the same for one row and for sixty.
+    Many rows at once: an array operation costs about the same for one row and for sixty.
 
     >>> turns, pair, crowd = Turns(), np.array([True, False, True]), np.ones(200, np.bool_)
     >>> [turns.rows(pair, step).tolist() for step in (0, 1)]
     [[0, 2], [0, 2]]
-    >>> [step for step in range(2, 12) if turns.rows(crowd, step) is not None]
-    [5, 9]
+    >>> [step for step in range(2, 20) if turns.rows(crowd, step) is not None]
+    [9, 17]
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Turns:
         self._newest = step
         self._taken += 1
         places = np.flatnonzero(chosen_B)
-        stride = -(-count // (ROWS_A_STEP * LONGEST_REST))
+        stride = -(-count // ROWS_A_TURN)
         return places[self._taken % stride :: stride] if stride > 1 else places
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from policies.js_means import JsMeans
-from policies.rows import LONGEST_REST, ROWS_A_STEP, RowMeans, Turns
+from policies.rows import LONGEST_REST, ROWS_A_STEP, ROWS_A_TURN, RowMeans, Turns
 
 
 def test_in_a_small_batch_everybody_is_learnt_from_at_each_step() -> None:
@@ -25,9 +25,9 @@ def test_of_a_crowd_about_as_many_rows_a_step_and_each_in_its_turn(batch: int) -
     for step in range(steps):
         places = turns.rows(np.ones(batch, np.bool_), step)
         if places is not None:
-            assert len(places) <= ROWS_A_STEP * LONGEST_REST
+            assert len(places) <= ROWS_A_TURN
             counts[places] += 1
-    assert ROWS_A_STEP / 2 < counts.sum() / steps < ROWS_A_STEP + 1
+    assert 0.45 * ROWS_A_STEP < counts.sum() / steps < ROWS_A_STEP + 1
     assert counts.max() - counts.min() <= 1
 
 
