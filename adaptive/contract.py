@@ -111,8 +111,8 @@ class Capabilities:
     """What an engine can do. `gammas` always holds 0 (plain decode); `batch_buckets` are ascending batch widths.
 
     `lag` is how many steps late a report may arrive, `delay` how many steps after `plan` a decision takes effect.
-    `packed_widths` are the captured widths of a verify pass without trees in tokens, roots included, ascending; empty
-    if unknown.
+    `packed_widths` are the captured widths of a verify pass without trees in tokens, roots included, `context_widths`
+    those of what attention reads of each row, in tokens; both ascending, empty if unknown.
     """
 
     gammas: tuple[int, ...]
@@ -128,6 +128,7 @@ class Capabilities:
     cost: CostModel | None = None
     identity: Identity | None = None
     packed_widths: tuple[int, ...] = ()
+    context_widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if 0 not in self.gammas or list(self.gammas) != sorted(set(self.gammas)):

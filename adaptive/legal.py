@@ -5,8 +5,9 @@ Nonsense comes from code we do not know, so values are checked as `object`, what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
@@ -32,6 +33,9 @@ from adaptive.contract import (
     ceil_bucket,
     floor_gamma,
 )
+
+FIELDS = tuple(field.name for field in fields(Decision))
+NUMBER = (int, float, np.integer, np.floating)
 
 Note = Callable[[str, str], None]
 """Told of each illegal value: its kind (a metric label) and a sentence that names it."""
@@ -99,6 +103,7 @@ class Rules:
         self.needs = needs
         self._acceptances = {kind for kind in needs.acceptances if kind.lossless or allow_lossy}
         self._reach: dict[int, tuple[int, ...]] = {}
+        self._told: dict[str | tuple[str, ...] | None, frozenset[str]] = {}
 
     def reach(self, batch: int) -> tuple[int, ...]:
         """The γ prepared for a batch of this size; past the largest bucket, those of the largest."""
@@ -141,17 +146,18 @@ class Rules:
         tree = _tree(decision.tree, self.caps.tree, note)
         if tree is not None:
             decision = _without_levers(decision, note)
-        return Decision(
-            gamma=gamma,
-            verify=self.verify(decision.verify, gamma, batch, note),
-            row_target=_row_target(decision.row_target, batch, note),
-            confidence=self._confidence(decision.confidence, gamma, drafter, note),
-            draft_stop=self._draft_stop(decision.draft_stop, batch, drafter, note),
-            tree=tree,
-            acceptance=self._acceptance(decision.acceptance, batch, note),
-            drafter=drafter,
-            reason=_reason(decision.reason, note),
+        parts = (
+            gamma,
+            self.verify(decision.verify, gamma, batch, note),
+            _row_target(decision.row_target, batch, note),
+            self._confidence(decision.confidence, gamma, drafter, note),
+            self._draft_stop(decision.draft_stop, batch, drafter, note),
+            tree,
+            self._acceptance(decision.acceptance, batch, note),
+            drafter,
+            _reason(decision.reason, note),
         )
+        return decision if _unchanged(decision, parts) else Decision(*parts)
 
     def _gamma(self, gamma: object, batch: int, note: Note) -> int | None:
         whole = _whole(gamma)
@@ -204,8 +210,12 @@ class Rules:
 
     def _signals(self, drafter: str | tuple[str, ...] | None) -> frozenset[str]:
         """Of the signals asked for, those that all of these drafters have; None is the engine's own choice."""
-        names = (drafter,) if isinstance(drafter, str) else drafter or ()
-        return frozenset[str](self.needs.signals).intersection(*(self.caps.drafters[name].signals for name in names))
+        known = self._told.get(drafter)
+        if known is None:
+            names = (drafter,) if isinstance(drafter, str) else drafter or ()
+            told = (self.caps.drafters[name].signals for name in names)
+            known = self._told[drafter] = frozenset[str](self.needs.signals).intersection(*told)
+        return known
 
     def _confidence(
         self, confidence: object, gamma: int, drafter: str | tuple[str, ...] | None, note: Note
@@ -214,7 +224,8 @@ class Rules:
             return None
         if (
             isinstance(confidence, Confidence)
-            and confidence.signal in self._signals(drafter).difference(TARGET_SIGNALS)
+            and confidence.signal not in TARGET_SIGNALS
+            and confidence.signal in self._signals(drafter)
             and _is_numbers(confidence.weight, (gamma,))
             and _is_numbers(confidence.bias, (gamma,))
         ):
@@ -233,7 +244,8 @@ class Rules:
             return None
         if (
             isinstance(stop, DraftStop)
-            and stop.signal in self._signals(drafter).intersection(DRAFT_SIGNALS)
+            and stop.signal in DRAFT_SIGNALS
+            and stop.signal in self._signals(drafter)
             and (_is_number(stop.threshold) or _is_numbers(stop.threshold, (batch,)))
         ):
             return stop
@@ -258,6 +270,13 @@ class Rules:
         else:
             return acceptance
         return STANDARD
+
+
+def _unchanged(decision: Decision, parts: tuple[object, ...]) -> bool:
+    """Whether a decision is its `parts`, in the order of its fields."""
+    return type(decision) is Decision and all(
+        getattr(decision, name) is part for name, part in zip(FIELDS, parts, strict=True)
+    )
 
 
 def _reason(reason: object, note: Note) -> str:
@@ -317,11 +336,13 @@ def _tree_fits(tree: TreeShape, limits: TreeLimits) -> bool:
 
 def _whole(value: object) -> int | None:
     """An integer of Python or numpy as a Python integer; None for everything else, `True` included."""
+    if type(value) is int:
+        return value
     return int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else None
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))
+    return isinstance(value, NUMBER) and bool(math.isfinite(value))
 
 
 def _is_numbers(value: object, shape: Sequence[int], *, integer: bool = False) -> TypeGuard[NDArray[Any]]:
@@ -329,8 +350,13 @@ def _is_numbers(value: object, shape: Sequence[int], *, integer: bool = False) -
         isinstance(value, np.ndarray)
         and value.shape == tuple(shape)
         and value.dtype.kind in ("iu" if integer else "iuf")
-        and bool(np.isfinite(value).all())
+        and _finite(value)
     )
+
+
+def _finite(value: NDArray[Any]) -> bool:
+    """Whether all numbers are; a finite sum of squares says so at once, one that overflowed does not say."""
+    return value.dtype.kind != "f" or math.isfinite(np.vdot(value, value)) or bool(np.isfinite(value).all())
 
 
 def _is_parameter(value: object, batch: int) -> bool:

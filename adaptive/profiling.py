@@ -22,7 +22,7 @@ from adaptive.contract import (
     StepReport,
     StepView,
 )
-from adaptive.requests import Request, RequestId, Sampling
+from adaptive.requests import Request, Sampling
 from policies.cost import StepCost
 from policies.cost_fit import StepSample, fit_cost, predicted_s
 from policies.cost_tracker import sample_of
@@ -52,10 +52,6 @@ class Grid:
     @property
     def cells(self) -> list[tuple[int, int]]:
         return list(product(self.batches, self.contexts))
-
-    def tokens(self) -> int:
-        """Tokens that a request may need while its cell is timed, if everything is accepted."""
-        return self.rounds * sum((1 + WARM_UP_STEPS) * (gamma + 1) for gamma in self.gammas) + 8
 
     def require(self, caps: Capabilities) -> None:
         """ValueError for what the engine can not run."""
@@ -115,17 +111,31 @@ def profile_steps(
     engine.attach(stopwatch)
     for batch, context in grid.cells:
         progress(f"batch {batch}, context {context}")
-        requests = _submit(engine, grid, batch, prompt(context))
-        try:
-            _fill(engine, stopwatch, batch)
-            for gamma in _order(grid):
-                _time(engine, stopwatch, batch, gamma)
-        finally:
-            stopwatch.batch = None
-            for request in requests:
-                engine.cancel(request)
-            engine.step()
+        time_cell(engine, stopwatch, batch, prompt(context), list(gamma_order(grid.gammas, grid.rounds)))
     return stopwatch.samples
+
+
+def time_cell(
+    engine: Engine, stopwatch: Stopwatch, batch: int, prompt: Sequence[int], gammas: Sequence[int]
+) -> list[StepSample]:
+    """Times one step at each of `gammas`, in that order, of so many requests with one prompt; returns the new samples.
+
+    Each is run once more beforehand: a switch of γ may capture graphs, and it drafts anew.
+    """
+    known = len(stopwatch.samples)
+    most = sum((1 + WARM_UP_STEPS) * (gamma + 1) for gamma in gammas) + 8  # if everything is accepted
+    sampling = Sampling(max_tokens=most, ignore_eos=True)
+    requests = [engine.submit(Request(prompt, sampling)) for _ in range(batch)]
+    try:
+        _fill(engine, stopwatch, batch)
+        for gamma in gammas:
+            _time(engine, stopwatch, batch, gamma)
+    finally:
+        stopwatch.batch = None
+        for request in requests:
+            engine.cancel(request)
+        engine.step()
+    return stopwatch.samples[known:]
 
 
 def held_out_error(samples: Sequence[StepSample], caps: Capabilities) -> float:
@@ -139,23 +149,23 @@ def held_out_error(samples: Sequence[StepSample], caps: Capabilities) -> float:
     held = [one for one in samples if _shape(one) in hidden]
     if not held or not any(one.gamma for one in seen):
         return float("nan")
-    cost = fit_cost(seen, batches=caps.batch_buckets, widths=caps.packed_widths)
+    cost = fit_cost(seen, **_captured(caps))
     return float(np.median([abs(predicted_s(cost, one) / one.total_s - 1) for one in held]))
 
 
 def fit_profile(samples: Sequence[StepSample], caps: Capabilities, label: str) -> StepCost:
     """The cost model of this engine."""
-    return fit_cost(samples, batches=caps.batch_buckets, widths=caps.packed_widths, identity=caps.identity, label=label)
+    return fit_cost(samples, **_captured(caps), identity=caps.identity, label=label)
+
+
+def _captured(caps: Capabilities) -> dict[str, tuple[int, ...]]:
+    """What the engine pads to."""
+    return {"batches": caps.batch_buckets, "widths": caps.packed_widths, "contexts": caps.context_widths}
 
 
 def _shape(sample: StepSample) -> tuple[int, int, int]:
     """Cells are told apart by the size of the context, which grows by a token a step."""
     return sample.batch, sample.gamma, (sample.context // sample.batch).bit_length()
-
-
-def _submit(engine: Engine, grid: Grid, batch: int, prompt: Sequence[int]) -> list[RequestId]:
-    sampling = Sampling(max_tokens=grid.tokens(), ignore_eos=True)
-    return [engine.submit(Request(prompt, sampling)) for _ in range(batch)]
 
 
 def _fill(engine: Engine, stopwatch: Stopwatch, batch: int) -> None:
@@ -166,10 +176,10 @@ def _fill(engine: Engine, stopwatch: Stopwatch, batch: int) -> None:
             raise ValueError("a request ended before all of its batch decoded: raise the context length")
 
 
-def _order(grid: Grid) -> Iterator[int]:
+def gamma_order(gammas: Sequence[int], rounds: int) -> Iterator[int]:
     """Every γ once a round, up and down in turn, so that drift of the machine hits all alike."""
-    for round_ in range(grid.rounds):
-        yield from grid.gammas if round_ % 2 == 0 else grid.gammas[::-1]
+    for round_ in range(rounds):
+        yield from gammas if round_ % 2 == 0 else gammas[::-1]
 
 
 def _time(engine: Engine, stopwatch: Stopwatch, batch: int, gamma: int) -> None:

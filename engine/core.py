@@ -125,6 +125,7 @@ class LLMEngine:
             tree=TreeLimits(self.state.max_gamma, nodes, nodes) if nodes else None,
             identity=identify(self.model_config, self.config, self.drafter),
             packed_widths=self.runner.widths,
+            context_widths=self.runner.context_widths,
         )
 
     def attach(self, controller: Controller) -> None:

@@ -136,6 +136,11 @@ class StepRunner:
         gammas = range(self._step.state.max_gamma + 1)
         return tuple(sorted({width for batch in self._batches for g in gammas for width in self._widths(batch, g)}))
 
+    @property
+    def context_widths(self) -> tuple[int, ...]:
+        """Every number of tokens a row that attention may read, ascending."""
+        return tuple(self._contexts)
+
     def timed(self, launch: Piece) -> float:
         """Seconds that a launch took; nan on a GPU, where it returns before the work is done."""
         started = self._clock()

@@ -33,8 +33,8 @@ class PositionRates:
         self.prior = prior
         self.strength = strength
         self.window = window
-        self.trials_M: FloatArray = np.zeros(positions)
-        self.hits_M: FloatArray = np.zeros(positions)
+        self._counts_2M: FloatArray = np.zeros((2, positions))
+        self.trials_M, self.hits_M = self._counts_2M
         self._values_M: FloatArray | None = None
 
     @property
@@ -57,19 +57,31 @@ class PositionRates:
 
     def add(self, trials: FloatArray | IntArray, hits: FloatArray | IntArray) -> None:
         """Count observations `[≤ M]`, from the first position on."""
-        if not len(trials):
+        positions = len(trials)
+        if not positions:
             return
-        if self.window is not None:
-            self.fade(1 - min(float(trials[0]) / self.window, 1 / SHORTEST_MEMORY))
-        self.trials_M[: len(trials)] += trials
-        self.hits_M[: len(hits)] += hits
+        self._fade_for(float(trials[0]))
+        self.trials_M[:positions] += trials
+        self.hits_M[:positions] += hits
+        self._values_M = None
+
+    def add_at(self, position: int, trials: float, hits: float) -> None:
+        """Count observations of one position; the first one's come first."""
+        if position == 0:
+            self._fade_for(trials)
+        self.trials_M[position] += trials
+        self.hits_M[position] += hits
         self._values_M = None
 
     def fade(self, keep: float) -> None:
         """Keep this share of the evidence: estimates move toward the prior."""
-        self.trials_M *= keep
-        self.hits_M *= keep
+        self._counts_2M *= keep
         self._values_M = None
+
+    def _fade_for(self, observations: float) -> None:
+        """What so many new observations of the first position leave of the old evidence."""
+        if self.window is not None:
+            self.fade(1 - min(observations / self.window, 1 / SHORTEST_MEMORY))
 
 
 class MeasuredSurvival:
@@ -102,8 +114,14 @@ class MeasuredSurvival:
     def learn(self, verified: IntArray, accepted: IntArray) -> None:
         """One step: draft tokens verified and accepted of each row that drafted `[B]`."""
         positions = len(self._rates.trials_M)
-        stood = longer_than(accepted, positions)
-        self._rates.add(longer_than(np.minimum(verified, accepted + 1), positions), stood)
+        # Where a row's drafts ended, and whether for want of a token that was verified and fell: in one count.
+        ends = np.bincount(2 * accepted + (verified > accepted), minlength=2 * positions + 2)
+        if len(ends) > 2 * positions + 2:
+            self.learn(np.minimum(verified, positions), np.minimum(accepted, positions))
+            return
+        stayed, fell = ends[::2], ends[1::2]
+        stood = (stayed + fell)[:0:-1].cumsum()[::-1]
+        self._rates.add(stood + fell[:-1], stood)
 
     def idle(self) -> None:
         """A step at γ = 0: fade toward the prior, so that drafting is tried again."""
@@ -130,15 +148,21 @@ class Reach:
     def __init__(self, max_gamma: int, window: float = 4 * WINDOW) -> None:
         self.values: FloatArray = np.ones(max_gamma)
         self._window = window
-        self._rows_M: FloatArray = np.ones(max_gamma)
-        self._got_M: FloatArray = np.ones(max_gamma)
+        self._counts_2M: FloatArray = np.ones((2, max_gamma))
+        """Rows that could have got to each position, and rows that did."""
 
     def learn(self, drafted: IntArray, gamma: int) -> None:
         """One step at `gamma`: tokens drafted by each row that drafted `[B]`."""
-        keep = 1 - min(len(drafted) / self._window, 1 / SHORTEST_MEMORY)
-        self._rows_M[:gamma] = keep * self._rows_M[:gamma] + len(drafted)
-        self._got_M[:gamma] = keep * self._got_M[:gamma] + longer_than(drafted, gamma)
-        self.values = np.minimum.accumulate(self._got_M / self._rows_M)
+        rows = len(drafted)
+        counts_2G = self._counts_2M[:, :gamma]
+        counts_2G *= 1 - min(rows / self._window, 1 / SHORTEST_MEMORY)
+        if int(np.minimum.reduce(drafted)) >= gamma:
+            counts_2G += rows
+        else:
+            counts_2G[0] += rows
+            counts_2G[1] += longer_than(drafted, gamma)
+        could_M, got_M = self._counts_2M
+        self.values = np.minimum.accumulate(got_M / could_M)
 
 
 def longer_than(lengths: IntArray, positions: int) -> IntArray:
@@ -148,7 +172,7 @@ def longer_than(lengths: IntArray, positions: int) -> IntArray:
     [2, 1, 1, 0]
     """
     counts = np.bincount(np.minimum(lengths, positions), minlength=positions + 1)
-    above: IntArray = np.cumsum(counts[::-1])[::-1][1:]
+    above: IntArray = counts[:0:-1].cumsum()[::-1]
     return above
 
 
@@ -184,21 +208,18 @@ class RunningConfidence:
 
     def add(self, confidences: FloatArray) -> None:
         """Confidences `[B, G]` of one step's draft tokens; nan where none was."""
-        counted = ~np.isnan(confidences)
         width = len(self._rates.trials_M)
-        hits = np.where(counted, confidences, 0.0).sum(axis=0)
-        self._rates.add(counted.sum(axis=0)[:width], hits[:width])
+        trials: IntArray | FloatArray = np.full(confidences.shape[1], float(len(confidences)))
+        hits = np.add.reduce(confidences)
+        if np.isnan(hits).any():
+            counted = ~np.isnan(confidences)
+            trials, hits = np.add.reduce(counted), np.add.reduce(np.where(counted, confidences, 0.0))
+        self._rates.add(trials[:width], hits[:width])
 
     def add_at(self, position: int, total: float, count: int) -> None:
         """`count` confidences that sum to `total`, of tokens drafted at one position."""
-        rates = self._rates
-        if position >= len(rates.trials_M):
-            return
-        if position == 0 and rates.window is not None:
-            rates.fade(1 - min(count / rates.window, 1 / SHORTEST_MEMORY))
-        rates.trials_M[position] += count
-        rates.hits_M[position] += total
-        rates.fade(1.0)
+        if position < len(self._rates.trials_M):
+            self._rates.add_at(position, count, total)
 
     def idle(self) -> None:
         """A step at γ = 0: a mean that forgets fades toward its start."""
@@ -230,10 +251,10 @@ class Reliability:
 
     def __init__(self, bins: int = 16, strength: float = 20.0, window: float = 4000.0) -> None:
         self._centres = (np.arange(bins) + 0.5) / bins
-        self._strength = strength
         self._window = window
-        self._tokens: FloatArray = np.zeros(bins)
-        self._stood: FloatArray = np.zeros(bins)
+        self._counts_2K: FloatArray = np.zeros((2, bins))
+        """Tokens of each bin, and those of them that stood."""
+        self._prior_2K = strength * np.stack([np.ones(bins), self._centres])
         self._shares = self._centres
 
     def apply(self, confidences: FloatArray) -> FloatArray:
@@ -242,11 +263,14 @@ class Reliability:
 
     def learn(self, confidences: FloatArray, stood: BoolArray) -> None:
         """Tokens at risk `[N]` and whether each stood."""
-        if not len(confidences):
+        count, bins = len(confidences), len(self._centres)
+        if not count:
             return
-        bins = len(self._centres)
-        place = np.clip((confidences * bins).astype(np.int64), 0, bins - 1)
-        keep = 1 - min(len(confidences) / self._window, 1 / SHORTEST_MEMORY)
-        self._tokens = keep * self._tokens + np.bincount(place, minlength=bins)
-        self._stood = keep * self._stood + np.bincount(place, weights=stood, minlength=bins)
-        self._shares = (self._stood + self._strength * self._centres) / (self._tokens + self._strength)
+        place = np.minimum((confidences * bins).astype(np.int64), bins - 1)
+        fell_or_stood = np.bincount(2 * place + stood, minlength=2 * bins)
+        counts_2K = self._counts_2K
+        counts_2K *= 1 - min(count / self._window, 1 / SHORTEST_MEMORY)
+        counts_2K += fell_or_stood[1::2]
+        counts_2K[0] += fell_or_stood[::2]
+        tokens_K, stood_K = counts_2K + self._prior_2K
+        self._shares = stood_K / tokens_K

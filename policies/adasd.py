@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -21,8 +22,9 @@ from adaptive.contract import (
     StepView,
     floor_gamma,
 )
+from policies.js_means import JsMeans
 from policies.js_posterior import JsPosterior
-from policies.rows import RowMeans, sampled_rows
+from policies.rows import RowMeans, Turns
 
 NEVER = 1e9  # bits: no distribution has so much entropy, so drafting goes on
 
@@ -95,9 +97,10 @@ class AdaSD:
         self._gamma = 0
         self._name: str | None = None
         self._entropies = RowMeans(self.prior_weight)
-        self._accepted = RowMeans(self.prior_weight)
-        self._rejected = RowMeans(self.prior_weight)
+        self._means = JsMeans(self.prior_weight)
         self._posterior = JsPosterior()
+        self._distances: JsMeans | JsPosterior = self._means if self.version == "v1" else self._posterior
+        self._turns = Turns()
         self._outcomes = 0
         self._exact_outcomes = 0
 
@@ -111,7 +114,7 @@ class AdaSD:
     @property
     def cold(self) -> bool:
         """Whether the exact rule still decides everywhere, for lack of evidence."""
-        return min(self._posterior.samples) < self.min_samples
+        return min(self._distances.samples) < self.min_samples
 
     # --- the contract ---------------------------------------------------------------------------------------------
 
@@ -133,27 +136,25 @@ class AdaSD:
         )
 
     def decide(self, view: StepView) -> Decision:
-        threshold_B = self._entropies.of(view.rows)
-        stop = DraftStop("entropy", np.where(np.isnan(threshold_B), NEVER, threshold_B)) if self._gamma else None
+        stop = None
+        if self._gamma:
+            threshold_B = self._entropies.of(view.rows)
+            threshold_B[np.isnan(threshold_B)] = NEVER
+            stop = DraftStop("entropy", threshold_B)
         acceptance, reason = self._acceptance(view)
         return Decision(self._gamma, draft_stop=stop, acceptance=acceptance, drafter=self._name, reason=reason)
 
     def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
         signals = report.signals or {}
         entropy_BG, js_BG = signals.get("entropy"), signals.get("js")
-        rejected_B = report.live & (report.accepted < report.verified)
-        if entropy_BG is not None and rejected_B.any():
-            # the first rejected token alone: those after it were never judged
-            entropy_B = entropy_BG[rejected_B, report.accepted[rejected_B]]
-            known_B = ~np.isnan(entropy_B)
-            rows_B = report.rows[rejected_B][known_B]
-            self._entropies.add(rows_B, entropy_B[known_B], np.ones(len(rows_B)))
+        if entropy_BG is not None:
+            self._learn_entropies(report, entropy_BG)
         if js_BG is not None and not self.generation_only:
             self._learn_distances(view, decision, report, js_BG)
 
     def forget(self, rows: Sequence[int]) -> None:
-        for kept in (self._entropies, self._accepted, self._rejected, self._posterior):
-            kept.forget(rows)
+        self._entropies.forget(rows)
+        self._distances.forget(rows)
 
     def clone(self) -> Self:
         return type(self)(
@@ -205,27 +206,38 @@ class AdaSD:
             return STANDARD, "cold"
         params: dict[str, float | FloatArray] = {"epsilon": self.epsilon}
         if self.version == "v1":
-            params["threshold"] = (self._accepted.of(view.rows) + self._rejected.of(view.rows)) / 2
+            params["threshold"] = self._means.thresholds(view.rows)
         else:
             params["table"] = self._posterior.tables(view.rows)
         return Acceptance(AcceptanceKind.JS, params), f"js_{self.version}"
 
-    def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
-        chosen = sampled_rows(report.live & (report.verified > 0), report.step)
-        if not len(chosen):
+    def _learn_entropies(self, report: StepReport, entropy_BG: FloatArray) -> None:
+        """The first rejected token of each row alone: those after it were never judged."""
+        rejected = np.flatnonzero(report.live & (report.accepted < report.verified))
+        if not len(rejected):
             return
-        js_CG, rows_C = js_BG[chosen], report.rows[chosen]
-        accepted_C1, verified_C1 = report.accepted[chosen, None], report.verified[chosen, None]
-        place_G, known_CG = np.arange(js_BG.shape[1]), ~np.isnan(js_CG)
-        stood_CG = (place_G < accepted_C1) & known_CG
-        fell_CG = (place_G == accepted_C1) & (place_G < verified_C1) & known_CG
-        for means, which_CG in ((self._accepted, stood_CG), (self._rejected, fell_CG)):
-            means.add(rows_C, np.where(which_CG, js_CG, 0.0).sum(axis=1), which_CG.sum(axis=1, dtype=np.float64))
-        judged_CG = stood_CG | fell_CG
-        row_N, place_N = np.nonzero(judged_CG)
-        self._posterior.learn(rows_C, row_N, js_CG[row_N, place_N], stood_CG[row_N, place_N])
+        entropy_B, rows_B = entropy_BG[rejected, report.accepted[rejected]], report.rows[rejected]
+        if math.isnan(np.add.reduce(entropy_B)):
+            known_B = ~np.isnan(entropy_B)
+            entropy_B, rows_B = entropy_B[known_B], rows_B[known_B]
+        self._entropies.add(rows_B, entropy_B)
+
+    def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
+        chosen = self._turns.rows(report.live & (report.verified > 0), report.step)
+        if chosen is None or not len(chosen):
+            return
+        accepted_C = report.accepted[chosen]
+        # All that stood and the one that fell, where one was judged to fall.
+        ends_C = np.minimum(accepted_C + 1, report.verified[chosen])
+        row_N = np.repeat(np.arange(len(chosen)), ends_C)
+        place_N = np.arange(len(row_N)) - np.repeat(np.cumsum(ends_C) - ends_C, ends_C)
+        distance_N = js_BG[chosen[row_N], place_N]
+        if math.isnan(np.add.reduce(distance_N)):
+            told_N = ~np.isnan(distance_N)
+            row_N, place_N, distance_N = row_N[told_N], place_N[told_N], distance_N[told_N]
+        self._distances.learn(report.rows[chosen], row_N, distance_N, place_N < accepted_C[row_N])
         self._outcomes += len(row_N)
         if decision.acceptance.lossless:
             self._exact_outcomes += len(row_N)
         elif view.allow_lossy is not None and len(view.allow_lossy) == len(report.rows):
-            self._exact_outcomes += int(judged_CG[~view.allow_lossy[chosen]].sum())
+            self._exact_outcomes += np.count_nonzero(~view.allow_lossy[chosen][row_N])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -25,17 +27,18 @@ from policies.acceptance import WINDOW, MeasuredSurvival, Reach, Reliability, Ru
 from policies.classes import ClassShares
 from policies.cost import StepCost
 from policies.cost_online import OnlineCost
-from policies.cost_published import PUBLISHED_COSTS, published_cost
-from policies.cost_tracker import CostTracker, sample_of
+from policies.cost_source import cost_model
+from policies.cost_tracker import CostTracker, grained, sample_of
 from policies.drafting import Drafting
 from policies.ema import EmaTiers
-from policies.goodput import Choice, Outlook, choose, strain
+from policies.goodput import Choice, Outlook, choose, depths, limited, strain
 from policies.probes import Probes
-from policies.rows import sampled_rows
+from policies.rows import Turns
 
 SILENT_AFTER = 8  # steps that drafted and told no confidence, after which none is expected
 TRUSTED_AFTER = 16  # timed steps before the prediction error is held against a model
 SHARE_RATE = 0.1
+SUMS_KEPT = 128
 PROBE_MEMORY = 8.0  # draft tokens that what was learnt before a probe counts for at most
 
 
@@ -86,7 +89,7 @@ class AdaSpec:
         ):
             if value < least:
                 raise ValueError(f"{name}={value!r} is not valid: give {least} or above")
-        self.cost = _cost_model(cost)
+        self.cost = cost_model(cost)
         self.max_gamma = max_gamma
         self.drafter = drafter
         self.calibrate = calibrate
@@ -101,7 +104,6 @@ class AdaSpec:
     def _reset(self, offered: tuple[int, ...], *, confident: bool) -> None:
         positions = max(offered[-1], 1)
         self._offered = offered
-        self._places_G: IntArray = np.array(offered, dtype=np.int64)
         self._confident = confident
         self._stepwise = self._trims = False
         self._widths: tuple[int, ...] = ()
@@ -117,8 +119,12 @@ class AdaSpec:
         self._gamma: int | None = None
         self._batch = 0
         self._probes = Probes()
+        self._turns = Turns()
+        self._standing: tuple[tuple[int, int], Choice] | None = None
         self._silent, self._heard = 0, False
         self._drafting: Drafting | None = None
+        # Heard of while drafting and not yet learnt: a position, its tokens' chances in all, and how many they were.
+        self._sums: deque[tuple[int, float, int]] = deque(maxlen=SUMS_KEPT)
         self._greedy_B: BoolArray = np.zeros(0, np.bool_)
 
     @classmethod
@@ -162,7 +168,7 @@ class AdaSpec:
         self._trims = self._stepwise and caps.ragged and self.trim_greedy
         self._widths = caps.packed_widths
         self._tracker = None if cost is None else CostTracker(cost)
-        self._online = OnlineCost(caps.batch_buckets) if cost is None else None
+        self._online = OnlineCost(caps.batch_buckets, caps.context_widths) if cost is None else None
         self._ema.bind(replace(caps, gammas=offered))
         return Needs(
             {bucket: offered for bucket in caps.batch_buckets},
@@ -182,18 +188,14 @@ class AdaSpec:
             return self._fall_back(view, "ema_no_cost")
         if tracker.steps >= TRUSTED_AFTER and tracker.error > self.error_bound:
             return self._fall_back(view, "ema_cost_error")
-        rates_M = self._rates()
-        outlook = self._outlook(view, tracker, rates_M)
-        choice = choose(outlook, self._gamma, self.hysteresis)
-        if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
-            choice = choice._replace(place=0, reason="no_gain")
+        choice = self._choose(view, tracker)
         if choice.place:
             self._probes.drafts()
         elif self._probing(view, choice):
             choice = choice._replace(place=1, reason="probe")
         self._gamma = self._offered[choice.place]
         if self._stepwise and self._foretold and self._gamma:
-            return self._start_drafting(view, tracker, rates_M, choice)
+            return self._start_drafting(view, tracker, choice)
         reason = "degraded" if choice.reason == "goodput" and not self._foretold else choice.reason
         return Decision(self._gamma, drafter=self.drafter, reason=reason)
 
@@ -204,9 +206,8 @@ class AdaSpec:
         if drafting is None or confidence_B is None:
             return np.full(len(progress.rows), progress.position + 1 < (self._gamma or 0))
         self._heard = True
-        chances_B = self._reliability.apply(confidence_B) if self.calibrate else confidence_B
-        more_B = drafting.extend(chances_B)
-        self._running.add_at(progress.position, drafting.newest_sum, drafting.newest_count)
+        more_B = drafting.extend(self._chances(confidence_B))
+        self._sums.append((progress.position, drafting.newest_sum, drafting.newest_count))
         return more_B
 
     def trim(self, progress: DraftProgress) -> IntArray:
@@ -215,27 +216,35 @@ class AdaSpec:
         if drafting is None or confidence_BG is None:
             return np.full(len(progress.rows), progress.position + 1)
         for position in range(len(drafting.history_KB), progress.position + 1):  # the last one was never asked about
-            confidence_B = confidence_BG[:, position]
-            drafting.extend(self._reliability.apply(confidence_B) if self.calibrate else confidence_B)
+            drafting.extend(self._chances(confidence_BG[:, position]))
         return drafting.trimmed(self._greedy_B)
 
     def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
-        self._ema.learn(view, decision, report)
+        tracker = self._tracker
+        if tracker is None or tracker.steps < TRUSTED_AFTER or tracker.error > self.error_bound / 2:
+            self._ema.learn(view, decision, report)  # it may soon be in charge
         sample = sample_of(view, report)
         if sample is not None:
-            if self._tracker is not None:
-                self._tracker.learn(sample)
+            if tracker is not None:
+                tracker.learn(sample)
             if self._online is not None and self._online.add(sample) and self._online.model is not None:
-                self._tracker = CostTracker(self._online.model)
+                self._tracker, self._standing = CostTracker(self._online.model), None
         if report.gamma == 0:
+            self._standing = None
             self._measured.idle()
             self._running.idle()
             return
         drafted_B = report.live & (report.drafted > 0)
-        if report.live.any():
-            self._share += SHARE_RATE * (float(drafted_B.sum() / report.live.sum()) - self._share)
-        if drafted_B.any():
-            self._learn_acceptance(view, report, drafted_B)
+        chosen = self._turns.rows(drafted_B, report.step)
+        if chosen is None:
+            return
+        self._standing = None
+        live, drafting = np.count_nonzero(report.live), np.count_nonzero(drafted_B)
+        if live:
+            self._share += SHARE_RATE * (drafting / live - self._share)
+        if drafting:
+            self._learn_acceptance(view, report, drafted_B, everyone=drafting == len(drafted_B))
+            self._learn_signal(report, chosen)
 
     def forget(self, rows: Sequence[int]) -> None:
         self._ema.forget(rows)
@@ -273,7 +282,7 @@ class AdaSpec:
     def _probing(self, view: StepView, choice: Choice) -> bool:
         """Whether to draft one token although it is not expected to pay; what was learnt before then counts little."""
         possible = self.look_ahead and len(self._offered) > 1 and bool(choice.allowed_G[1])
-        if not possible or self._drafting_rows(view)[1] == 0 or not self._probes.due(view.step):
+        if not possible or self._drafting_rows(view) == 0 or not self._probes.due(view.step):
             return False
         self._measured.forget_to(PROBE_MEMORY)
         self._running.forget_to(PROBE_MEMORY)
@@ -284,84 +293,98 @@ class AdaSpec:
         self._gamma = decision.gamma
         return Decision(decision.gamma, drafter=self.drafter, reason=reason)
 
-    def _outlook(self, view: StepView, tracker: CostTracker, rates_M: FloatArray) -> Outlook:
+    def _choose(self, view: StepView, tracker: CostTracker) -> Choice:
+        """The best γ; the choice before stands while the batch is alike and nothing was learnt of acceptance."""
+        context, bounded = int(np.add.reduce(view.context_lens)), limited(view)
+        alike = None if bounded or view.match_len is not None else (view.num_decode, grained(context))
+        if alike is not None and self._standing is not None and self._standing[0] == alike:
+            return self._standing[1]
+        outlook = self._outlook(view, tracker, context, bounded=bounded)
+        choice = choose(outlook, self._gamma, self.hysteresis)
+        if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
+            choice = choice._replace(place=0, reason="no_gain")
+        self._standing = None if alike is None else (alike, choice)
+        return choice
+
+    def _outlook(self, view: StepView, tracker: CostTracker, context: int, *, bounded: bool) -> Outlook:
         """Expected tokens and seconds of each γ on offer."""
         batch = view.num_decode
-        depth_G, drafted_G = self._depths(rates_M)
-        drafts_B, rows = self._drafting_rows(view)
-        packed_G = batch + np.ceil(rows * drafted_G).astype(np.int64)
-        packed_G[1:] = np.maximum(packed_G[1:], batch + 1)
-        seconds_G = tracker.curve(batch, int(view.context_lens.sum()), self._offered, packed_G)
-        strain_G = None
-        if view.tpot_slo is not None:
-            share_B = drafts_B * (1.0 if view.slo_class is None else self._classes.of(view.slo_class))
-            strain_G = strain(seconds_G, depth_G, view.tpot_slo, share_B)
-        return Outlook(self._offered, batch + rows * depth_G, seconds_G, strain_G)
+        depth_G, drafted_G = depths(self._rates(), self._reach.values, self._offered)
+        rows = self._drafting_rows(view)
+        packed_G = [batch, *(max(batch + math.ceil(rows * drafted), batch + 1) for drafted in drafted_G[1:])]
+        seconds_G = tracker.curve(batch, context, self._offered, packed_G)
+        depth = np.array(depth_G)
+        strain_G = self._strain(view, seconds_G, depth) if bounded else None
+        return Outlook(self._offered, batch + rows * depth, seconds_G, strain_G)
 
-    def _depths(self, rates_M: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Of a row that drafts, tokens expected to stand and tokens drafted at each γ on offer `[G]`."""
-        sums = np.zeros((2, len(rates_M) + 1))
-        np.cumsum(self._reach.values * rates_M.cumprod(), out=sums[0, 1:])
-        np.cumsum(self._reach.values, out=sums[1, 1:])
-        depth_G, drafted_G = sums[:, self._places_G]
-        return depth_G, drafted_G
+    def _strain(self, view: StepView, seconds_G: FloatArray, depth_G: FloatArray) -> FloatArray | None:
+        """`Outlook.strain_G`."""
+        drafts_B = self._drafts(view) * (1.0 if view.slo_class is None else self._classes.of(view.slo_class))
+        assert view.tpot_slo is not None
+        return strain(seconds_G, depth_G, view.tpot_slo, drafts_B)
 
-    def _drafting_rows(self, view: StepView) -> tuple[FloatArray, float]:
-        """Chance of each row `[B]` to draft, and how many rows that makes."""
+    def _drafts(self, view: StepView) -> FloatArray:
+        """Chance of each row `[B]` to draft."""
         may_B = np.ones(view.num_decode) if view.may_speculate is None else view.may_speculate.astype(np.float64)
         # How long the match is is known before drafting, where the drafter copies text.
-        drafts_B = may_B * (self._share if view.match_len is None else view.match_len > 0)
-        return drafts_B, float(drafts_B.sum())
+        return may_B * (self._share if view.match_len is None else view.match_len > 0)
 
-    def _start_drafting(self, view: StepView, tracker: CostTracker, rates_M: FloatArray, choice: Choice) -> Decision:
+    def _drafting_rows(self, view: StepView) -> float:
+        """How many rows that makes."""
+        if view.match_len is not None:
+            return float(self._drafts(view).sum())
+        may = view.num_decode if view.may_speculate is None else np.count_nonzero(view.may_speculate)
+        return self._share * may
+
+    def _start_drafting(self, view: StepView, tracker: CostTracker, choice: Choice) -> Decision:
         """Leave the depth to `extend`, up to the deepest γ that the limits allow."""
-        cap = self._offered[int(np.flatnonzero(choice.allowed_G)[-1])]
-        context = int(view.context_lens.sum())
-        self._drafting = Drafting(view.rows, context, cap, rates_M, tracker, self._widths)
+        cap = max(gamma for gamma, allowed in zip(self._offered, choice.allowed_G.tolist(), strict=True) if allowed)
+        context = int(np.add.reduce(view.context_lens))
+        self._drafting = Drafting(view.rows, context, cap, self._rates(), tracker, self._widths)
         batch = view.num_decode
         self._greedy_B = np.zeros(batch, np.bool_) if view.greedy is None else view.greedy
         return Decision(cap, drafter=self.drafter, reason=choice.reason)
 
-    def _learn_acceptance(self, view: StepView, report: StepReport, drafted_B: BoolArray) -> None:
+    def _learn_acceptance(self, view: StepView, report: StepReport, drafted_B: BoolArray, *, everyone: bool) -> None:
         """From the rows that drafted."""
-        verified, accepted = report.verified[drafted_B], report.accepted[drafted_B]
-        limits = view.tpot_slo is not None and bool(np.isfinite(view.tpot_slo).any())
-        if limits and view.slo_class is not None and len(view.slo_class) == len(drafted_B):
+        drafted, verified, accepted = (
+            counts if everyone else counts[drafted_B] for counts in (report.drafted, report.verified, report.accepted)
+        )
+        if limited(view) and view.slo_class is not None and len(view.slo_class) == len(drafted_B):
             depth = min(report.gamma, len(self._reach.values))
             expected = float((self._reach.values * np.cumprod(self._rates()))[:depth].sum())
             self._classes.learn(self._classes.places(view.slo_class)[drafted_B], accepted, expected)
-        self._measured.learn(verified, accepted)
         if not self._stepwise:  # there the depth was ours to choose
-            self._reach.learn(report.drafted[drafted_B], min(report.gamma, len(self._reach.values)))
+            self._reach.learn(drafted, min(report.gamma, len(self._reach.values)))
+        if report.signals is None or "top_prob" not in report.signals or not self._confident:
+            self._measured.learn(verified, accepted)  # what is foretold need not be measured
+
+    def _learn_signal(self, report: StepReport, chosen: IntArray) -> None:
+        """Confidences told while drafting or afterwards, of the chosen rows."""
         signal_BG = None if report.signals is None else report.signals.get("top_prob")
         self._silent = 0 if self._heard or signal_BG is not None else self._silent + 1
         self._heard = False
+        for position, total, count in self._sums:
+            self._running.add_at(position, total, count)
+        self._sums.clear()
         if signal_BG is not None:
-            chosen = sampled_rows(drafted_B, report.step)
-            self._learn_confidence(
-                signal_BG[chosen], report.drafted[chosen], report.verified[chosen], report.accepted[chosen]
-            )
+            self._learn_confidence(signal_BG[chosen], report.verified[chosen], report.accepted[chosen])
 
-    def _learn_confidence(
-        self, confidence_BG: FloatArray, drafted_B: IntArray, verified_B: IntArray, accepted_B: IntArray
-    ) -> None:
-        place_G = np.arange(confidence_BG.shape[1])
-        present_BG = (place_G < drafted_B[:, None]) & ~np.isnan(confidence_BG)
-        chances_BG = self._reliability.apply(confidence_BG) if self.calibrate else confidence_BG
+    def _learn_confidence(self, confidence_BG: FloatArray, verified_B: IntArray, accepted_B: IntArray) -> None:
+        """From rows of one step: confidences, nan where nothing was drafted."""
         if not self._stepwise:
-            self._running.add(np.where(present_BG, chances_BG, np.nan))
+            self._running.add(self._chances(confidence_BG))
         else:  # `extend` has heard of all positions but the last, after which there is nothing to ask
-            last_B = present_BG[:, -1]
-            if last_B.any():
-                self._running.add_at(len(place_G) - 1, float(chances_BG[last_B, -1].sum()), int(last_B.sum()))
+            last_B = self._chances(confidence_BG[:, -1])
+            last_B = last_B[~np.isnan(last_B)]
+            if len(last_B):
+                self._running.add_at(confidence_BG.shape[1] - 1, float(np.add.reduce(last_B)), len(last_B))
         if self.calibrate:
-            at_risk_BG = present_BG & (place_G < np.minimum(verified_B, accepted_B + 1)[:, None])
-            stood_BG = np.broadcast_to(place_G < accepted_B[:, None], at_risk_BG.shape)
+            place_G, accepted_B1 = np.arange(confidence_BG.shape[1]), accepted_B[:, None]
+            at_risk_BG = (place_G < np.minimum(verified_B[:, None], accepted_B1 + 1)) & ~np.isnan(confidence_BG)
+            stood_BG = place_G < accepted_B1
             self._reliability.learn(confidence_BG[at_risk_BG], stood_BG[at_risk_BG])
 
-
-def _cost_model(cost: CostModel | str | Path | None) -> Any:
-    """A name or a file as the model it stands for."""
-    if not isinstance(cost, str | Path):
-        return cost
-    return published_cost(str(cost)) if str(cost) in PUBLISHED_COSTS else StepCost.load(cost)
+    def _chances(self, confidences: FloatArray) -> FloatArray:
+        """What these confidences are worth, same shape."""
+        return self._reliability.apply(confidences) if self.calibrate else confidences

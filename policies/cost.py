@@ -1,7 +1,8 @@
 """Seconds of a step in pieces: drafting, verification, and plain decoding as a point of its own.
 
 The form is a step function over captured widths (a graph is as slow as its padded width), smooth above the largest:
-with b the batch padded to a captured batch, n the packed tokens padded to a captured width, c the context tokens,
+with b the batch padded to a captured batch, n the packed tokens padded to a captured width, c the context tokens that
+attention reads (b times what a row holds on average and drafts, padded to a captured width, where those are known),
 
     drafting      γ·(d₀ + d₁·b + d₂·c) + d₃           (0 at γ = 0)
     verification  (v₀ + v₁·b + v₂·n + v₃·c + v₄·n·c/b) · knot(n)
@@ -17,7 +18,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +34,8 @@ class StepCost:
     """Fitted seconds of the pieces; implements `adaptive.contract.CostModel`.
 
     Coefficients are seconds per unit of their feature, see the module. Plain decode is `verify_s` with no more tokens
-    than rows. `batches` and `widths` are the captured ones, ascending; empty pads nothing. `identity` says which
-    machine and model were measured (None: unknown), `error` the median relative error of the fit.
+    than rows. `batches`, `widths` and `contexts` (tokens a row) are the captured ones, ascending; empty pads nothing.
+    `identity` says which machine and model were measured (None: unknown), `error` the median relative error of the fit.
 
     >>> cost = StepCost(draft=(1e-3, 0, 0, 0), verify=(0.05, 0, 1e-3, 0, 0), plain=(0.04, 0, 0), widths=(1, 2, 4, 8))
     >>> seconds = [cost.draft_s(1, 3, 100), *(cost.verify_s(1, tokens, 100) for tokens in (4, 3, 1))]
@@ -48,6 +48,7 @@ class StepCost:
     plain: tuple[float, float, float]
     batches: tuple[int, ...] = ()
     widths: tuple[int, ...] = ()
+    contexts: tuple[int, ...] = ()
     verify_knots: Knots = ()
     plain_knots: Knots = ()
     identity: Identity | None = None
@@ -60,20 +61,27 @@ class StepCost:
         if gamma == 0:
             return 0.0
         step, per_row, per_context, fixed = self.draft
-        return gamma * (step + per_row * pad(self.batches, batch) + per_context * context_tokens) + fixed
+        context = self.read(batch, batch * (gamma + 1), context_tokens)
+        return gamma * (step + per_row * pad(self.batches, batch) + per_context * context) + fixed
 
     def verify_s(self, batch: int, verify_tokens: int, context_tokens: int) -> float:
         """Seconds of everything but drafting, `verify_tokens` packed tokens with the roots among them."""
-        rows = pad(self.batches, batch)
+        rows, context = pad(self.batches, batch), self.read(batch, verify_tokens, context_tokens)
         if verify_tokens <= batch:
             fixed, per_row, per_context = self.plain
-            smooth = fixed + per_row * rows + per_context * context_tokens
+            smooth = fixed + per_row * rows + per_context * context
             return smooth * math.exp(interpolate(self.plain_knots, rows))
         fixed, per_row, per_token, per_context, per_pair = self.verify
         tokens = pad(self.widths, verify_tokens)
         smooth = fixed + per_row * rows + per_token * tokens
-        smooth += (per_context + per_pair * tokens / rows) * context_tokens
+        smooth += (per_context + per_pair * tokens / rows) * context
         return smooth * math.exp(interpolate(self.verify_knots, tokens))
+
+    def read(self, batch: int, tokens: int, context_tokens: int) -> int:
+        """Context tokens that attention reads where `tokens` are packed, roots included: all, or what is captured."""
+        if not self.contexts:
+            return context_tokens
+        return pad(self.batches, batch) * pad(self.contexts, -(-(context_tokens + tokens) // batch))
 
     def require(self, identity: Identity | None) -> None:
         """ValueError, naming both, if this was measured on another machine or model; an unknown one is let pass."""
@@ -122,14 +130,14 @@ def interpolate(knots: Knots, width: float) -> float:
     >>> round(interpolate(((1, 0.0), (4, 0.2)), 2), 3)
     0.1
     """
-    if not knots:
-        return 0.0
-    if width <= knots[0][0]:
-        return knots[0][1]
-    for (low, at_low), (high, at_high) in pairwise(knots):
-        if width <= high:
-            return at_low + (at_high - at_low) * math.log(width / low) / math.log(high / low)
-    return knots[-1][1]
+    place = bisect_left(knots, (width,))
+    if place == len(knots):
+        return knots[-1][1] if knots else 0.0
+    high, at_high = knots[place]
+    if place == 0 or width == high:
+        return at_high
+    low, at_low = knots[place - 1]
+    return at_low + (at_high - at_low) * math.log(width / low) / math.log(high / low)
 
 
 def _restored(content: Mapping[str, Any]) -> dict[str, Any]:

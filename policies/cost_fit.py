@@ -56,6 +56,7 @@ def fit_cost(
     *,
     batches: Sequence[int] = (),
     widths: Sequence[int] = (),
+    contexts: Sequence[int] = (),
     identity: Identity | None = None,
     label: str = "",
 ) -> StepCost:
@@ -67,7 +68,8 @@ def fit_cost(
     known = [one for one in samples if one.total_s > 0]
     if not any(one.gamma for one in known):
         raise ValueError(f"{len(known)} timed steps, none of them at gamma above 0: time some that draft")
-    cost = StepCost((0, 0, 0, 0), (0, 0, 0, 0, 0), (0, 0, 0), tuple(batches), tuple(widths))
+    captured = tuple(batches), tuple(widths), tuple(contexts)
+    cost = StepCost((0, 0, 0, 0), (0, 0, 0, 0, 0), (0, 0, 0), *captured)
     rows, aims = _problem(known, cost)
     solution = _solve(rows, aims)
     draft, verify, plain = (tuple(solution[part].tolist()) for part in (DRAFT, VERIFY, PLAIN))
@@ -98,12 +100,14 @@ def _tokens(sample: StepSample) -> int:
 def _features(sample: StepSample, cost: StepCost) -> FloatArray:
     """Of the whole step `[12]`, seconds per coefficient."""
     row = np.zeros(12)
-    rows, context = pad(cost.batches, sample.batch), sample.context
+    batch, rows = sample.batch, pad(cost.batches, sample.batch)
+    context = cost.read(batch, _tokens(sample), sample.context)
     if sample.plain:
         row[PLAIN] = (1, rows, context)
         return row
     tokens = pad(cost.widths, _tokens(sample))
-    row[DRAFT] = (sample.gamma, sample.gamma * rows, sample.gamma * context, 1)
+    drafting = cost.read(batch, batch * (sample.gamma + 1), sample.context)
+    row[DRAFT] = (sample.gamma, sample.gamma * rows, sample.gamma * drafting, 1)
     row[VERIFY] = (1, rows, tokens, context, tokens * context / rows)
     return row
 

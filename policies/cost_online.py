@@ -19,23 +19,34 @@ class OnlineCost:
     drafts: before that `model` is None.
     """
 
-    def __init__(self, batches: Sequence[int] = ()) -> None:
+    def __init__(self, batches: Sequence[int] = (), contexts: Sequence[int] = ()) -> None:
         self.model: StepCost | None = None
         self._batches = tuple(batches)
+        self._contexts = tuple(contexts)
         self._samples: deque[StepSample] = deque(maxlen=KEPT)
         self._count = 0
         self._next = FIRST_FIT
+        # The newest sample that drafted, and the newest whose shape was not that of the one before.
+        self._drafted_at = self._changed_at = -KEPT
+        self._shape = (False, 0.0)
 
     def add(self, sample: StepSample) -> bool:
         """Keep a sample; True where this made a new `model`."""
+        shape = sample.gamma > 0, sample.tokens / sample.batch
         self._samples.append(sample)
         self._count += 1
+        if sample.gamma:
+            self._drafted_at = self._count
+        if shape != self._shape:
+            self._shape = shape
+            self._changed_at = self._count if self._count > 1 else -KEPT
         if self._count < self._next or not self._varied():
             return False
         self._next = self._count + min(self._count, KEPT)
-        self.model = fit_cost(self._samples, batches=self._batches, label="fitted while running")
+        label = "fitted while running"
+        self.model = fit_cost(self._samples, batches=self._batches, contexts=self._contexts, label=label)
         return True
 
     def _varied(self) -> bool:
-        shapes = {(one.gamma > 0, one.tokens / one.batch) for one in self._samples}
-        return len(shapes) > 1 and any(drafted for drafted, _ in shapes)
+        """Whether the samples kept are of two shapes or more, and some drafted."""
+        return self._count - self._drafted_at < KEPT and self._count - self._changed_at < KEPT - 1

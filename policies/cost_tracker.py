@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from adaptive.contract import CostModel, FloatArray, IntArray, StepReport, StepView
+from adaptive.contract import CostModel, FloatArray, StepReport, StepView
 from policies.cost_fit import StepSample
 
 CORRECTION_RATE = 0.02
@@ -21,12 +22,11 @@ def sample_of(view: StepView, report: StepReport) -> StepSample | None:
     timed = not (math.isnan(report.step_s) and math.isnan(report.verify_s))
     if not timed or report.num_prefill_tokens or not len(report.rows):
         return None
-    deepest = int(report.drafted.max())
     return StepSample(
         batch=len(report.rows),
-        gamma=deepest or report.gamma,
-        tokens=len(report.rows) + int(report.verified.sum()),
-        context=int(view.context_lens.sum()),
+        gamma=int(np.maximum.reduce(report.drafted)) or report.gamma,
+        tokens=len(report.rows) + int(np.add.reduce(report.verified)),
+        context=int(np.add.reduce(view.context_lens)),
         step_s=report.step_s,
         draft_s=report.draft_s,
         verify_s=report.verify_s,
@@ -58,16 +58,17 @@ class CostTracker:
 
     def step_s(self, batch: int, gamma: int, verify_tokens: int, context_tokens: int) -> float:
         """Corrected seconds of a whole step."""
-        draft, verify = self._halves(batch, gamma, verify_tokens, _grained(context_tokens))
+        draft, verify = self._halves(batch, gamma, verify_tokens, grained(context_tokens))
         return self.draft_factor * draft + self.verify_factor * verify
 
-    def curve(self, batch: int, context_tokens: int, gammas: tuple[int, ...], tokens: IntArray) -> FloatArray:
+    def curve(self, batch: int, context_tokens: int, gammas: Sequence[int], tokens: Iterable[int]) -> FloatArray:
         """Whole steps `[G]` for each of `gammas`, which verify `tokens[g]` packed tokens."""
-        context = _grained(context_tokens)
-        halves = [
-            self._halves(batch, gamma, count, context) for gamma, count in zip(gammas, tokens.tolist(), strict=True)
-        ]
-        return np.array([self.draft_factor * draft + self.verify_factor * verify for draft, verify in halves])
+        context, draft_factor, verify_factor = grained(context_tokens), self.draft_factor, self.verify_factor
+        seconds = []
+        for gamma, count in zip(gammas, tokens, strict=True):
+            draft, verify = self._halves(batch, gamma, count, context)
+            seconds.append(draft_factor * draft + verify_factor * verify)
+        return np.array(seconds)
 
     def _halves(self, batch: int, gamma: int, tokens: int, context: int) -> tuple[float, float]:
         """Uncorrected, and remembered: asking the model takes ten times as long."""
@@ -105,7 +106,7 @@ class CostTracker:
         self.error = before + rate * (error - before)
 
 
-def _grained(context: int) -> int:
+def grained(context: int) -> int:
     """Lengths within a sixteenth of each other share a prediction."""
     grain = max((1 << max(context.bit_length() - 1, 0)) // CONTEXT_GRAIN, 1)
     return context // grain * grain

@@ -40,7 +40,7 @@ class Drafting:
         self.packed = batch
         self.expected = float(batch)
         self.best = batch / self.tracker.step_s(batch, 0, batch, self.context)
-        self.survival_B: FloatArray = np.ones(batch)
+        self.survival_B: FloatArray | None = None  # 1 before the first token
         self._survivors = float(batch)
         self.newest_sum, self.newest_count = 0.0, 0
         """Of the newest position: chances in all, and tokens drafted."""
@@ -49,26 +49,25 @@ class Drafting:
 
     def extend(self, chances_B: FloatArray) -> BoolArray:
         """Which rows draft one more token, after a position whose tokens stand with these chances (nan: none)."""
-        drafted_B = ~np.isnan(chances_B)
-        count = self.newest_count = int(np.count_nonzero(drafted_B))
+        drafted_B: BoolArray = chances_B >= 0  # nan is not
+        count = self.newest_count = np.count_nonzero(drafted_B)
+        first = self.survival_B is None
+        survival_B = chances_B if self.survival_B is None else self.survival_B * chances_B
+        self.history_KB.append(survival_B)
         if count < len(chances_B):
-            self.history_KB.append(self.survival_B * chances_B)
             chances_B = np.where(drafted_B, chances_B, 0.0)
-            self.survival_B = self.survival_B * chances_B
-        else:
-            self.survival_B = self.survival_B * chances_B
-            self.history_KB.append(self.survival_B)
-        self.newest_sum = float(chances_B.sum())
-        none_B = np.zeros(len(drafted_B), np.bool_)
+            survival_B = chances_B if first else np.where(drafted_B, survival_B, 0.0)
+        self.survival_B = survival_B
+        self.newest_sum = float(np.add.reduce(chances_B))
         if count == 0:
-            return none_B
-        self._survivors = float(self.survival_B.sum())
+            return drafted_B
+        self._survivors = self.newest_sum if first else float(np.add.reduce(survival_B))
         self.packed += count
         self.expected += self._survivors
         depth = len(self.history_KB)
         goodput = self._goodput(self.expected, depth, self.packed)
         if goodput < self.best or depth >= min(self.cap, len(self.rates_M)):
-            return none_B
+            return np.zeros(len(drafted_B), np.bool_)
         self.best = goodput
         return self._next(drafted_B, count, depth)
 
@@ -80,11 +79,11 @@ class Drafting:
         rate = float(self.rates_M[depth])
         gain = rate * self._survivors
         best = self._goodput(self.expected + gain, depth + 1, self.packed + count)
-        chosen_B = drafted_B
+        chosen_B, survival_B = drafted_B, self.survival_B
         fit = self._width_below(self.packed + count) - self.packed
-        if 0 < fit < count:
-            order_B = np.argpartition(self.survival_B, -fit)[-fit:]
-            gain = rate * float(self.survival_B[order_B].sum())
+        if 0 < fit < count and survival_B is not None:
+            order_B = np.argpartition(survival_B, -fit)[-fit:]
+            gain = rate * float(survival_B[order_B].sum())
             partly = self._goodput(self.expected + gain, depth + 1, self.packed + fit)
             if partly > best:
                 best = partly

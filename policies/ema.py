@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from adaptive.contract import Capabilities, Decision, Needs, StepReport, StepView, floor_gamma
 from policies.ema_ladder import DEFAULT_TIERS, SGLANG_TIERS, Config, parse_tiers
 from policies.ema_slot import Pacing, Slot
@@ -105,18 +107,21 @@ class EmaTiers:
         return self._route(view.num_decode).decision
 
     def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
+        accepted_B = report.accepted
         if not self.credit:
-            accepted = report.accepted.tolist()
-            slot = self._route(len(accepted))
+            slot = self._route(len(accepted_B))
         else:
             slot = self._route(view.num_decode)
             if report.gamma != slot.gamma:
                 return
-            # At γ = 0 no row drafts, yet the step counts towards the next probe.
-            counted = report.live & (report.drafted > 0)
-            accepted = report.accepted[counted].tolist() if slot.gamma else [0]
-        if accepted:
-            slot.observe(sum(accepted) / len(accepted))
+            if not slot.gamma:
+                slot.observe(0.0)  # no row drafts, yet the step counts towards the next probe
+                return
+            counted_B = report.live & (report.drafted > 0)
+            if np.count_nonzero(counted_B) < len(accepted_B):
+                accepted_B = accepted_B[counted_B]
+        if len(accepted_B):
+            slot.observe(int(np.add.reduce(accepted_B)) / len(accepted_B))
 
     def forget(self, rows: Sequence[int]) -> None:
         """Evidence leaves with its requests: waits shrink by their share of the batch."""

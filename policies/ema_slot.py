@@ -63,6 +63,7 @@ class Slot:
         self._waits = [pacing.first_wait] * len(self.rungs)
         self._closed_until = [0] * len(self.rungs)
         self._closed_until[0] = pacing.first_wait if start == 0 else 0
+        self._open_at, self._backed_off = max(self._closed_until), False  # whether there is a wait to shorten
 
     def observe(self, accepted: float) -> None:
         """Learn one report's mean accepted tokens per row; at γ = 0 it only counts as time passed."""
@@ -79,9 +80,13 @@ class Slot:
 
     def ease(self, share: float) -> None:
         """This share of the evidence was about requests that have left: shorten all waits by it."""
+        if self.reports >= self._open_at and not self._backed_off:
+            return
         for index, wait in enumerate(self._waits):
             self._waits[index] = max(math.ceil(wait * (1 - share)), self.pacing.first_wait)
             self._closed_until[index] -= math.ceil(max(self._closed_until[index] - self.reports, 0) * share)
+        self._open_at = max(self._closed_until)
+        self._backed_off = max(self._waits) > self.pacing.first_wait
 
     def _target(self) -> int:
         """The rung the rule asks for."""
@@ -141,9 +146,11 @@ class Slot:
             self._climb = None
         elif target <= origin:
             self._waits[origin] = min(2 * self._waits[origin], self.pacing.backoff)
+            self._backed_off = True
             self._close(origin)
             self._climb = None
 
     def _close(self, index: int) -> None:
         """Do not leave this rung upwards before its wait is over."""
         self._closed_until[index] = max(self._closed_until[index], self.reports + self._waits[index])
+        self._open_at = max(self._open_at, self._closed_until[index])

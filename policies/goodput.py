@@ -5,12 +5,14 @@ Shapes: G candidate γ, B rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from adaptive.contract import BoolArray, FloatArray
+from adaptive.contract import BoolArray, FloatArray, StepView
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +54,52 @@ def choose(outlook: Outlook, current: int | None = None, hysteresis: float = 0.0
     (1, 'goodput')
     """
     goodput_G, strain_G = outlook.goodput, outlook.strain_G
-    allowed_G = np.ones(len(goodput_G), np.bool_) if strain_G is None else strain_G <= 1
     free = int(goodput_G.argmax())
-    if strain_G is not None and not allowed_G.any():
-        least = int(strain_G.argmin())
-        return Choice(least, np.arange(len(goodput_G)) == least, "slo_infeasible")
-    best = free if allowed_G[free] else int(np.where(allowed_G, goodput_G, -np.inf).argmax())
+    if strain_G is None:
+        allowed_G, best = _all(len(goodput_G)), free
+    else:
+        allowed_G = strain_G <= 1
+        if not allowed_G.any():
+            least = int(strain_G.argmin())
+            return Choice(least, np.arange(len(goodput_G)) == least, "slo_infeasible")
+        best = free if allowed_G[free] else int(np.where(allowed_G, goodput_G, -np.inf).argmax())
     if current is not None and current in outlook.gammas:
         kept = outlook.gammas.index(current)
-        if allowed_G[kept] and goodput_G[kept] >= (1 - hysteresis) * goodput_G[best]:
+        if kept != best and allowed_G[kept] and goodput_G[kept] >= (1 - hysteresis) * goodput_G[best]:
             best = kept
     if not allowed_G[free]:
         return Choice(best, allowed_G, "slo")
     return Choice(best, allowed_G, "goodput" if outlook.gammas[best] else "no_gain")
+
+
+@cache
+def _all(size: int) -> BoolArray:
+    """Nothing is forbidden; shared, so read only."""
+    allowed_G: BoolArray = np.ones(size, np.bool_)
+    allowed_G.flags.writeable = False
+    return allowed_G
+
+
+def depths(rates_M: FloatArray, reach_M: FloatArray, gammas: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Of a row that drafts, tokens expected to stand and tokens drafted at each of `gammas` `[G]`.
+
+    Position j counts where drafts reach it and its token and all before it stand: with rates of .5 and everything
+    reached .5, then .5 + .25.
+
+    >>> depths(np.array([0.5, 0.5]), np.array([1.0, 1.0]), (0, 1, 2))
+    ([0.0, 0.5, 0.75], [0.0, 1.0, 2.0])
+    """
+    survival, stood, drafted = 1.0, [0.0], [0.0]
+    for rate, reach in zip(rates_M.tolist(), reach_M.tolist(), strict=True):
+        survival *= rate
+        stood.append(stood[-1] + reach * survival)
+        drafted.append(drafted[-1] + reach)
+    return [stood[gamma] for gamma in gammas], [drafted[gamma] for gamma in gammas]
+
+
+def limited(view: StepView) -> bool:
+    """Whether any row has a limit on its time per token."""
+    return view.tpot_slo is not None and bool(np.logical_or.reduce(np.isfinite(view.tpot_slo)))
 
 
 def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, share_B: FloatArray) -> FloatArray | None:

@@ -11,18 +11,38 @@ import numpy as np
 
 from adaptive.contract import BoolArray, FloatArray, IntArray
 
-MOST_ROWS = 32
+ROWS_A_STEP = 16  # learnt from on average, until rests are at their longest
+ROWS_A_TURN = 64  # at most
+LONGEST_REST = 8  # steps
 
 
-def sampled_rows(chosen_B: BoolArray, step: int) -> IntArray:
-    """Places of at most `MOST_ROWS` of the chosen rows, others at the next step: time per step stays bounded.
+class Turns:
+    """Whose turn it is to be learnt from: everybody's at each step in a small batch, of a crowd some now and then.
 
-    >>> sampled_rows(np.array([True, False, True]), 0).tolist()
-    [0, 2]
+    Many rows at once: an array operation costs about the same for one row and for sixty.
+
+    >>> turns, pair, crowd = Turns(), np.array([True, False, True]), np.ones(200, np.bool_)
+    >>> [turns.rows(pair, step).tolist() for step in (0, 1)]
+    [[0, 2], [0, 2]]
+    >>> [step for step in range(2, 20) if turns.rows(crowd, step) is not None]
+    [9, 17]
     """
-    places = np.flatnonzero(chosen_B)
-    stride = -(-len(places) // MOST_ROWS)
-    return places[step % stride :: stride] if stride > 1 else places
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._newest = -LONGEST_REST
+
+    def rows(self, chosen_B: BoolArray, step: int) -> IntArray | None:
+        """Places in `chosen_B` to learn from at this step; None where nothing should be learnt."""
+        count = np.count_nonzero(chosen_B)
+        rest = min(count // ROWS_A_STEP, LONGEST_REST)
+        if rest > 1 and 0 <= step - self._newest < rest:
+            return None
+        self._newest = step
+        self._taken += 1
+        places = np.flatnonzero(chosen_B)
+        stride = -(-count // ROWS_A_TURN)
+        return places[self._taken % stride :: stride] if stride > 1 else places
 
 
 class RowMeans:
@@ -39,8 +59,8 @@ class RowMeans:
 
     def __init__(self, prior_weight: float = 4.0) -> None:
         self._weight = prior_weight
-        self._sums_R: FloatArray = np.zeros(0)
-        self._counts_R: FloatArray = np.zeros(0)
+        self._kept_2R: FloatArray = np.zeros((2, 0))
+        """Sums and counts."""
         self._sum = 0.0
         self.count = 0.0
         """Values ever added."""
@@ -52,27 +72,34 @@ class RowMeans:
 
     def of(self, rows_B: IntArray) -> FloatArray:
         """`[B]`; nan before the first value of any row."""
-        self._grow(rows_B)
-        prior = self._weight * self.mean
-        means: FloatArray = (self._sums_R[rows_B] + prior) / (self._counts_R[rows_B] + self._weight)
+        try:
+            sums_B, counts_B = self._kept_2R.take(rows_B, axis=1)
+        except IndexError:
+            self._make_room(rows_B)
+            return self.of(rows_B)
+        means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 
-    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray) -> None:
-        """Add `counts_B[i]` values that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
-        self._grow(rows_B)
-        self._sums_R[rows_B] += sums_B
-        self._counts_R[rows_B] += counts_B
-        self._sum += float(sums_B.sum())
-        self.count += float(counts_B.sum())
+    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | IntArray | None = None) -> None:
+        """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
+        try:
+            sums_R, counts_R = self._kept_2R
+            sums_R[rows_B] += sums_B
+            counts_R[rows_B] += 1.0 if counts_B is None else counts_B
+        except IndexError:
+            self._make_room(rows_B)
+            self.add(rows_B, sums_B, counts_B)
+            return
+        self._sum += float(np.add.reduce(sums_B))
+        self.count += len(rows_B) if counts_B is None else float(np.add.reduce(counts_B))
 
     def forget(self, rows: Sequence[int]) -> None:
         """These rows start again from the mean over all; unknown rows are ignored."""
-        known = [row for row in rows if row < len(self._sums_R)]
-        self._sums_R[known] = 0.0
-        self._counts_R[known] = 0.0
+        for row in rows:
+            if row < self._kept_2R.shape[1]:
+                self._kept_2R[:, row] = 0.0
 
-    def _grow(self, rows_B: IntArray) -> None:
-        missing = (int(rows_B.max()) + 1 if len(rows_B) else 0) - len(self._sums_R)
-        if missing > 0:
-            self._sums_R = np.append(self._sums_R, np.zeros(missing))
-            self._counts_R = np.append(self._counts_R, np.zeros(missing))
+    def _make_room(self, rows_B: IntArray) -> None:
+        """For rows not heard of before."""
+        missing = int(rows_B.max()) + 1 - self._kept_2R.shape[1]
+        self._kept_2R = np.append(self._kept_2R, np.zeros((2, missing)), axis=1)

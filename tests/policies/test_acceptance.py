@@ -114,3 +114,55 @@ def test_reach_is_learnt_only_up_to_the_depth_asked_for() -> None:
 def test_longer_than() -> None:
     assert longer_than(np.array([0, 2, 5]), 3).tolist() == [2, 2, 1]
     assert longer_than(np.array([], np.int64), 2).tolist() == [0, 0]
+
+
+# --- counted in one pass, they are what a loop over rows counts -----------------------------------------------------
+
+
+def test_measured_rates_are_those_of_a_loop_over_rows() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(50):
+        positions = int(rng.integers(1, 6))
+        verified = rng.integers(0, 9, 20)  # deeper than what is kept, too
+        accepted = np.minimum(rng.integers(0, 9, 20), verified)
+        measured = MeasuredSurvival(positions, prior=0.5, strength=1.0, window=None)
+        measured.learn(verified, accepted)
+        rate = 0.5
+        for position in range(positions):
+            at_risk = [(v, a) for v, a in zip(verified, accepted, strict=True) if v > position and a >= position]
+            stood = sum(a > position for _, a in at_risk)
+            rate = (stood + rate) / (len(at_risk) + 1)
+            assert measured.rates[position] == pytest.approx(rate)
+
+
+def test_reach_is_that_of_a_loop_over_rows() -> None:
+    rng = np.random.default_rng(9)
+    reach = Reach(4, window=1e9)
+    could, got = np.ones(4), np.ones(4)
+    for gamma in (4, 2, 3, 4):
+        drafted = np.minimum(rng.integers(0, 5, 12), gamma)
+        reach.learn(drafted, gamma)
+        for position in range(gamma):
+            could[position] += 12
+            got[position] += sum(length > position for length in drafted)
+    np.testing.assert_allclose(reach.values, np.minimum.accumulate(got / could), rtol=1e-6)
+
+
+def test_reliability_is_that_of_a_loop_over_tokens() -> None:
+    rng = np.random.default_rng(10)
+    confidence, stood = rng.random(300), rng.random(300) < 0.5
+    confidence[:2] = 1.0, 0.0
+    table = Reliability(bins=5, strength=2.0, window=1e9)
+    table.learn(confidence, stood)
+    centres = (np.arange(5) + 0.5) / 5
+    for place, centre in enumerate(centres):
+        inside = np.minimum((confidence * 5).astype(int), 4) == place
+        share = (stood[inside].sum() + 2 * centre) / (inside.sum() + 2)
+        assert table.apply(np.array([centre]))[0] == pytest.approx(share)
+
+
+def test_confidences_of_shorter_drafts_are_counted_where_they_are() -> None:
+    running = RunningConfidence(3, window=None)
+    running.add(np.array([[0.9, 0.5, np.nan], [0.7, np.nan, np.nan]]))
+    # (1.6 + 4 · .6) / 6 = .6667; (.5 + 4 · .6667) / 5 = .6333; nothing: the same
+    np.testing.assert_allclose(running.rates, [0.666667, 0.633333, 0.633333], rtol=1e-5)

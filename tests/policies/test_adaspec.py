@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,3 +293,39 @@ def test_it_comes_close_to_the_best_constant_and_follows_a_switch(batch: int, ch
 
     assert against_best([chance] * 400) > 0.96
     assert against_best([0.9 if step // 100 % 2 else 0.2 for step in range(400)]) > 1.0
+
+
+def test_a_choice_stands_until_something_was_learnt_or_the_batch_changed() -> None:
+    policy = bound(replace(COUNTING, cost=StepCost((0.05, 0, 0, 0), (0.9, 0, 1e-4, 0, 0), (1.0, 0, 0))))
+    asked = 0
+
+    def decided(seen: StepView) -> Decision:
+        nonlocal asked
+        assert policy._tracker is not None
+        before, curve = policy._tracker.curve, 0
+
+        def counted(*args: Any) -> Any:
+            nonlocal curve
+            curve += 1
+            return before(*args)
+
+        policy._tracker.curve = counted  # type: ignore[method-assign]
+        decision = policy.decide(seen)
+        policy._tracker.curve = before  # type: ignore[method-assign]
+        asked = curve
+        return decision
+
+    first = decided(view(64, 1000))
+    assert decided(view(64, 1001)) == first
+    assert asked == 0
+    decided(view(63, 1002))
+    assert asked == 1, "another batch"
+    decided(replace(view(63, 1002), context_lens=np.full(63, 900)))
+    assert asked == 1, "longer contexts"
+    decided(replace(view(63, 1003), tpot_slo=np.full(63, 0.5)))
+    assert asked == 1, "limits may have moved"
+    seen = view(63, 1004)
+    decision = decided(seen)
+    policy.learn(seen, decision, made(np.random.default_rng(0), decision.gamma, 0.9, 1.0, 63, 1004))
+    decided(view(63, 1005))
+    assert asked == 1, "acceptance was learnt"

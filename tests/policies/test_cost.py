@@ -220,3 +220,37 @@ def test_online_fit_waits_for_variety_and_doubles_its_patience() -> None:
     assert sum(fitted) == 2  # at 74 and at 148 of 280 steps; the next at 296
     assert online.model is not None
     assert median_error(online.model, samples(TRUE)) < 0.2
+
+
+def test_attention_reads_captured_contexts_where_they_are_known() -> None:
+    cost = replace(TRUE, contexts=(64, 96, 128, 192))
+    # batch 3 padded to 4; (270 + 9) / 3 = 93 tokens a row read at 96, (270 + 21) / 3 = 97 at 128
+    assert cost.read(3, 9, 270) == 4 * 96
+    assert cost.read(3, 21, 270) == 4 * 128
+    assert cost.read(3, 9, 900) == 4 * 303  # longer than all of them
+    assert TRUE.read(3, 9, 270) == 270
+    # draft: 2 · (.001 + .0001 · 4 + 1e-8 · 384) + .0005 = .00330768
+    assert cost.draft_s(3, 2, 270) == pytest.approx(0.00330768)
+    # plain: (270 + 3) / 3 = 91: .018 + .002 · 4 + 2e-7 · 384
+    assert cost.verify_s(3, 3, 270) == pytest.approx(0.0260768)
+
+
+def test_fit_follows_the_steps_of_captured_contexts() -> None:
+    heavy = replace(TRUE, verify=(0.02, 1e-3, 2e-3, 1e-5, 0), plain=(0.018, 2e-3, 1e-5), contexts=(64, 96, 256, 1024))
+    made = samples(heavy)
+    cost = fit_cost(made, batches=TRUE.batches, widths=TRUE.widths, contexts=heavy.contexts)
+    asked = StepSample(4, 3, 16, 4 * 300)
+    assert predicted_s(cost, asked) == pytest.approx(predicted_s(heavy, asked), rel=0.03)
+    blind = fit_cost(made, batches=TRUE.batches, widths=TRUE.widths)
+    assert predicted_s(blind, asked) != pytest.approx(predicted_s(heavy, asked), rel=0.2)
+
+
+def test_online_fit_is_not_tried_without_variety_among_the_samples_kept() -> None:
+    online = OnlineCost(TRUE.batches)
+    drafted = StepSample(1, 1, 2, 100, 0.03, 0.001)
+    plain = StepSample(1, 0, 1, 100, TRUE.verify_s(1, 1, 100))
+    assert not online.add(drafted)
+    assert not any(online.add(plain) for _ in range(20))
+    assert online._varied()
+    assert [online.add(plain) for _ in range(600)].index(True) == FIRST_FIT - 22
+    assert not online._varied(), "the one that drafted has been dropped"
