@@ -80,6 +80,7 @@ class Steps:
         self._console = stderr()
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._printed_at = -math.inf
+        self._started_at = monotonic()
         self._begun = 0
         self._progress = Progress(
             SpinnerColumn(),
@@ -109,7 +110,8 @@ class Steps:
 
     def reached(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)
-        self._print(f"{self._title}: {100 * done // total}%")
+        if monotonic() - self._started_at >= PLAIN_LINE_EVERY_S:  # what is quick needs no lines
+            self._print(f"{self._title}: {100 * done // total}%")
 
     def _print(self, line: str) -> None:
         if self._live or monotonic() - self._printed_at < PLAIN_LINE_EVERY_S:
