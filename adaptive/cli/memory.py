@@ -38,7 +38,7 @@ def print_memory(console: Console, memory: Sequence[EngineMemory]) -> None:
     total = _mib(sum(size for engine in memory for size in engine.kept.values()))
     if len(memory) == 1:
         parts = ", ".join(f"{name} {shown}" for name, shown in memory[0].cells().items())
-        console.print(f"Memory in MiB, {total} and a step at a time: {parts}", markup=False)
+        console.print(f"Memory in MiB, {total} and a step at a time: {parts}", markup=False, soft_wrap=True)
     elif memory:
         cells = [engine.cells() for engine in memory]
         purposes = list(dict.fromkeys(name for engine in cells for name in engine))
