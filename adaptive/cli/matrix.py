@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from adaptive.cli.render import MISSING, number
@@ -55,7 +56,9 @@ def _add_arms(grid: Table, summaries: Sequence[ArmSummary], tasks: Sequence[str]
             grid.add_row(f"[bold]{one.drafter}[/]")
         drafter = one.drafter
         indent = " " if drafter else ""
-        grid.add_row(indent + one.policy, _cost(one.overall), *(_cell(one.tasks[task], count) for task in tasks))
+        grid.add_row(
+            indent + escape(one.policy), _cost(one.overall), *(_cell(one.tasks[task], count) for task in tasks)
+        )
 
 
 def _cost(figures: Figures) -> str:

@@ -27,25 +27,33 @@ class EngineMemory:
     def as_json(self) -> dict[str, object]:
         return {"drafter": self.drafter, "bytes": dict(self.kept), "step_bytes": dict(self.steps)}
 
-    def cells(self) -> dict[str, str]:
+    def kept_cells(self) -> dict[str, str]:
         """MiB as they are shown."""
-        steps = {f"a step at batch {batch}": size for batch, size in self.steps.items()}
-        return {name: _mib(size) for name, size in {**self.kept, **steps}.items()}
+        return {name: _mib(size) for name, size in self.kept.items()}
+
+    def step_cells(self) -> dict[str, str]:
+        return {f"a step at batch {batch}": _mib(size) for batch, size in self.steps.items()}
 
 
 def print_memory(console: Console, memory: Sequence[EngineMemory]) -> None:
     """A line for one engine, a table for several; nothing where it is not known."""
     total = _mib(sum(size for engine in memory for size in engine.kept.values()))
     if len(memory) == 1:
-        parts = ", ".join(f"{name} {shown}" for name, shown in memory[0].cells().items())
+        cells = memory[0].kept_cells() | memory[0].step_cells()
+        parts = ", ".join(f"{name} {shown}" for name, shown in cells.items())
         console.print(f"Memory in MiB, {total} and a step at a time: {parts}", markup=False, soft_wrap=True)
     elif memory:
-        cells = [engine.cells() for engine in memory]
-        purposes = list(dict.fromkeys(name for engine in cells for name in engine))
+        kept, steps = ([engine.kept_cells() for engine in memory], [engine.step_cells() for engine in memory])
         names = [engine.drafter or NO_DRAFTER for engine in memory]
-        rows = [[purpose, *(own.get(purpose, "") for own in cells)] for purpose in purposes]
+        rows = [*_rows(kept), *_rows(steps)]
         title = f"Memory in MiB, {total} and a step at a time (all share the target's weights)"
         console.print(table(title, ["drafter", *names], rows))
+
+
+def _rows(cells: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """A line for each name, a column for each engine."""
+    names = dict.fromkeys(name for own in cells for name in own)
+    return [[name, *(own.get(name, "") for own in cells)] for name in names]
 
 
 def _mib(size: int) -> str:

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 PLAIN_WIDTH = 120
@@ -82,11 +82,13 @@ class Steps:
         self._printed_at = -math.inf
         self._started_at = monotonic()
         self._begun = 0
+        counted = (TimeRemainingColumn(),) if total else ()
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             TimeElapsedColumn(),
+            *counted,
             console=self._console,
             transient=True,
             disable=not self._live,
