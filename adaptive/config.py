@@ -42,7 +42,9 @@ class DrafterSection(BaseModel):
     model_config = STRICT
 
     kind: str = Field(default="ngram", description="As for --drafter: ngram, model, a trained kind, or none.")
-    model: str | None = Field(default=None, description="What drafts for kind `model`; a trained kind's folder.")
+    model: str | None = Field(
+        default=None, description="What drafts for kind `model`, a trained kind's folder; else the package's own."
+    )
 
 
 class SloSection(BaseModel):

@@ -11,16 +11,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine.config import EngineConfig
     from engine.core import LLMEngine
-    from engine.llm import load_engine
+    from engine.llm import load_engine, load_plans
+    from engine.plan import EnginePlan, plan_engine
     from engine.sampling.synthetic import SyntheticAcceptance
 
-__all__ = ["EngineConfig", "LLMEngine", "SyntheticAcceptance", "load_engine"]
+__all__ = [
+    "EngineConfig",
+    "EnginePlan",
+    "LLMEngine",
+    "SyntheticAcceptance",
+    "load_engine",
+    "load_plans",
+    "plan_engine",
+]
 
 _HOMES = {
     "EngineConfig": "engine.config",
+    "EnginePlan": "engine.plan",
     "LLMEngine": "engine.core",
     "SyntheticAcceptance": "engine.sampling.synthetic",
     "load_engine": "engine.llm",
+    "load_plans": "engine.llm",
+    "plan_engine": "engine.plan",
 }
 
 

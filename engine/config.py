@@ -11,6 +11,10 @@ TEST_BACKENDS = ("replay", "late")
 BACKENDS = ("eager", "cuda", *TEST_BACKENDS)
 
 
+class SettingError(ValueError):
+    """Whoever asked for an engine has to ask for something else. The message names each setting as `name=value`."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Sizes and devices. `context_len` is the tokens a row can hold, prompt and answer together.
@@ -49,7 +53,7 @@ class EngineConfig:
         )
         for valid, name, expected in checks:
             if not valid:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not valid: it must be {expected}")
+                raise SettingError(f"{name}={getattr(self, name)!r} is not valid: it must be {expected}")
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -1,32 +1,27 @@
-"""From a model's name to a running engine."""
+"""From a model's name to a running engine, or to several around the same weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from engine.config import EngineConfig
 from engine.core import LLMEngine
-from engine.drafters import Drafter, ModelDrafter, NgramDrafter
-from engine.drafters.formats import KINDS, open_heads, shares_embeddings
 from engine.drafters.head_format import HeadFormat
-from engine.drafters.ngram import index_bytes
-from engine.drafters.trained import make_trained
 from engine.drafters.vocabulary import Target
 from engine.memory import require_memory
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import Decoder
-from engine.models.source import ModelSource, open_model
 from engine.models.vocabulary import same_vocabulary
+from engine.plan import DRAFTERS, DraftSource, EnginePlan, plan_engine
 
 if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
 
-DEFAULT_CONTEXT = 2048
-DRAFTERS = ("ngram", "model", *KINDS)
+__all__ = ["DRAFTERS", "load_engine", "load_plans"]
 
 Progress = Callable[[int, int], None]
 
@@ -57,8 +52,9 @@ def load_engine(
 
     `drafter` is `ngram`, `model`, a trained kind (`eagle1`, `eagle3`, `medusa`, `mtp`) or None. `model` drafts with
     `draft_model`, named like `model`, of the same tokenizer, or the folder of a small one that shares the model's
-    embedding; a trained kind with the folder `draft_model`, which was trained for this model. `span_outputs` lets
-    `ngram` copy from the outputs of ended requests too (how fast an answer comes may show that).
+    embedding; a trained kind with the folder `draft_model`, which was trained for this model. Left out, it is the
+    package's own for this model, where there is one. `span_outputs` lets `ngram` copy from the outputs of ended
+    requests too (how fast an answer comes may show that).
 
     `context_len` is the tokens a row can hold, 2048 or the model's own limit where that is less. `backend` is `eager`
     on a CPU and `cuda` (CUDA graphs) on a GPU unless given. `max_tree_nodes` lets policies draft trees of so many
@@ -68,109 +64,55 @@ def load_engine(
     ValueError for bad settings and files, FetchError when the hub gives no model, MemoryError before allocating what
     does not fit.
     """
-    _check_drafter(drafter, draft_model, span_outputs)
-    source = open_model(model, revision)
-    config = EngineConfig(
+    plan = plan_engine(
+        model,
+        revision=revision,
+        drafter=drafter,
+        draft_model=draft_model,
+        span_outputs=span_outputs,
         max_batch=max_batch,
-        context_len=_context_len(context_len, source.config.context_len),
+        context_len=context_len,
         max_gamma=max_gamma,
         max_tree_nodes=max_tree_nodes,
         dtype=dtype,
         device=device,
-        backend=backend or ("cuda" if device.startswith("cuda") else "eager"),
+        backend=backend,
         prefix_reuse=prefix_reuse,
+        synthetic=synthetic,
     )
-    draft = _open_draft(drafter, draft_model, source)
-    index = index_bytes(config, span_outputs=span_outputs) if drafter == "ngram" else 0
-    _check_before_loading(source, draft, config, _max_gamma(drafter, draft, config), synthetic, index)
+    return load_plans([plan], threads=threads, progress=progress)[0]
+
+
+def load_plans(
+    plans: Sequence[EnginePlan], *, threads: int | None = None, progress: Progress | None = None
+) -> list[LLMEngine]:
+    """One engine a plan, around the same weights of the target.
+
+    ValueError unless all are for one `ModelSource`, dtype and device; MemoryError before allocating what does not fit.
+    """
+    first, context_len = plans[0], max(plan.config.context_len for plan in plans)
+    for plan in plans:
+        if plan.source is not first.source or _placing(plan) != _placing(first):
+            raise ValueError("engines that share weights must have one model source, dtype and device")
+    require_memory(plans)
     if threads is not None:
         torch.set_num_threads(threads)
-    checkpoint = source.load(config.torch_dtype, progress)
-    decoder = Decoder(checkpoint.config, checkpoint.weights, config.context_len, config.device)
-    copier = NgramDrafter(config, span_outputs=span_outputs) if drafter == "ngram" else None
-    chosen = copier or _make_drafter(draft, source, checkpoint, decoder, config, progress)
-    return LLMEngine(decoder, config, tokenizer=checkpoint.tokenizer, drafter=chosen, synthetic=synthetic)
+    target = first.source.load(first.config.torch_dtype, progress)
+    decoder = Decoder(target.config, target.weights, context_len, first.config.device)
+    return [_build(plan, target, decoder, progress) for plan in plans]
 
 
-def _context_len(wanted: int | None, limit: int) -> int:
-    """Tokens per row; `limit` is the model's own."""
-    if wanted is not None and wanted > limit:
-        raise ValueError(f"context_len={wanted} is above the model's own limit of {limit} tokens")
-    return min(DEFAULT_CONTEXT, limit) if wanted is None else wanted
+def _placing(plan: EnginePlan) -> tuple[str, str]:
+    return plan.config.dtype, plan.config.device
 
 
-def _check_drafter(drafter: str | None, draft_model: str | Path | None, span_outputs: bool) -> None:
-    if drafter is not None and drafter not in DRAFTERS:
-        raise ValueError(f"drafter={drafter!r} is unknown: choose one of {', '.join(DRAFTERS)}, or none")
-    if (drafter is not None and drafter != "ngram") != (draft_model is not None):
-        raise ValueError(
-            f"drafter={drafter!r} and draft_model={draft_model!r}: drafter='model' takes a draft_model, and so do "
-            f"{', '.join(KINDS)}; the others take none"
-        )
-    if span_outputs and drafter != "ngram":
-        raise ValueError(f"drafter={drafter!r} and span_outputs=True: only drafter='ngram' copies earlier outputs")
+def _build(plan: EnginePlan, target: Checkpoint, decoder: Decoder, progress: Progress | None) -> LLMEngine:
+    def read(draft: DraftSource) -> Mapping[str, Tensor]:
+        if isinstance(draft, HeadFormat):
+            return draft.load(plan.config.torch_dtype, progress)
+        checkpoint = draft.load(plan.config.torch_dtype, progress)
+        same_vocabulary(target, checkpoint)
+        return checkpoint.weights
 
-
-def _open_draft(
-    drafter: str | None, draft_model: str | Path | None, target: ModelSource
-) -> ModelSource | HeadFormat | None:
-    """What drafts, its weights still in their files. ValueError when it is of another kind or for another model.
-
-    The target's own source where it drafts for itself, so that its weights are loaded once.
-    """
-    if draft_model is None:
-        return None
-    if drafter == "model" and not shares_embeddings(draft_model):
-        return target if str(draft_model) == target.name else open_model(draft_model)
-    heads = open_heads(draft_model)
-    name = "model" if heads.kind == "draft" else heads.kind
-    if name != drafter:
-        raise ValueError(f"{heads.name} holds a drafter of kind {name!r}: load it with drafter={name!r}")
-    heads.check(target.config)
-    return heads
-
-
-def _check_before_loading(
-    source: ModelSource,
-    draft: ModelSource | HeadFormat | None,
-    config: EngineConfig,
-    max_gamma: int,
-    synthetic: SyntheticAcceptance | None,
-    index: int,
-) -> None:
-    """What would fail after minutes of loading; `index` is what an n-gram index takes."""
-    if synthetic is not None:
-        synthetic.conditional(max_gamma)
-    shape = draft.config if isinstance(draft, ModelSource) else draft
-    require_memory(source.config, config, max_gamma, shape, index)
-
-
-def _max_gamma(drafter: str | None, draft: ModelSource | HeadFormat | None, config: EngineConfig) -> int:
-    if drafter is None:
-        return 0
-    return draft.max_gamma(config.max_gamma) if isinstance(draft, HeadFormat) else config.max_gamma
-
-
-def _make_drafter(
-    draft: ModelSource | HeadFormat | None,
-    source: ModelSource,
-    target: Checkpoint,
-    decoder: Decoder,
-    config: EngineConfig,
-    progress: Progress | None,
-) -> Drafter | None:
-    """The drafter that files describe; `source` is the target's."""
-    if draft is None:
-        return None
-    if draft is source:
-        return ModelDrafter(decoder, config, target.config.vocab_size, same_tokenizer=True)
-    if isinstance(draft, HeadFormat):
-        weights = draft.load(config.torch_dtype, progress)
-        return make_trained(draft, weights, Target.of(decoder, target.weights), config)
-    return _model_drafter(draft.load(config.torch_dtype, progress), target, config)
-
-
-def _model_drafter(draft: Checkpoint, target: Checkpoint, config: EngineConfig) -> ModelDrafter:
-    same_vocabulary(target, draft)
-    decoder = Decoder(draft.config, draft.weights, min(config.context_len, draft.config.context_len), config.device)
-    return ModelDrafter(decoder, config, target.config.vocab_size, same_tokenizer=True)
+    drafter = plan.make_drafter(Target.of(decoder, target.weights), plan.config, read)
+    return LLMEngine(decoder, plan.config, tokenizer=target.tokenizer, drafter=drafter, synthetic=plan.synthetic)

@@ -1,16 +1,20 @@
-"""Whether a model and its buffers fit, asked before anything is allocated."""
+"""What engines will take, said and checked before anything is allocated."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import psutil
 import torch
 
-from engine.config import EngineConfig
-from engine.drafters.head_format import HeadFormat
-from engine.kv import KVCache
-from engine.models.config import ModelConfig
+from engine.footprint import footprint
+from engine.plan import EnginePlan
+from engine.sketch import sketch
+from engine.step_memory import largest_step
 
 GIB = 1 << 30
+TARGET, ON_THEIR_WAY = "target weights", "weights on their way"
 
 
 def free_bytes(device: str) -> int:
@@ -20,81 +24,59 @@ def free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
-Draft = ModelConfig | HeadFormat | None
-"""What drafts: a whole model of this shape, a trained drafter, or nothing that takes memory."""
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes by purpose for each of several engines that share the target's weights.
 
-
-def bytes_needed(
-    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: Draft = None, index: int = 0
-) -> dict[str, int]:
-    """What loading an engine takes at its peak, by purpose. A `draft` that is `model` itself shares its weights.
-
-    `index` is what an n-gram index takes.
+    `engines` are in the plans' order; only the first counts the target's weights. `passing` is on the host while
+    weights are read and repacked, and gone afterwards. `steps` is what the largest step of each takes while it runs, by
+    batch size; engines that take turns take it in turns.
     """
-    dtype = config.torch_dtype
-    if isinstance(draft, HeadFormat):
-        max_gamma = draft.max_gamma(max_gamma)
-    distribution = model.vocab_size * max(dtype.itemsize, 4)
-    grows = max_gamma > 0 and not (isinstance(draft, HeadFormat) and draft.kind != "draft")
-    widest = max(max_gamma, config.max_tree_nodes if grows else 0)
-    needed = {
-        "weights": _weight_bytes(model, config),
-        "KV cache": KVCache.bytes_needed(model, config.max_batch, config.context_len, dtype),
-        "logits": config.max_batch * (widest + 1) * distribution,
-    }
-    if index:
-        needed["n-gram index"] = index
-    if isinstance(draft, HeadFormat):
-        needed |= _heads_bytes(draft, config)
-        needed["draft distributions"] = config.max_batch * max_gamma * distribution
-    elif draft is not None:
-        limit = min(config.context_len, draft.context_len)
-        needed["draft weights"] = 0 if draft is model else _weight_bytes(draft, config)
-        needed["draft KV cache"] = KVCache.bytes_needed(draft, config.max_batch, limit, dtype)
-        needed["draft distributions"] = config.max_batch * max_gamma * distribution
-    return needed
+
+    engines: tuple[Mapping[str, int], ...]
+    passing: int
+    steps: tuple[Mapping[int, int], ...]
+
+    @property
+    def total(self) -> int:
+        """What stays."""
+        return sum(size for engine in self.engines for size in engine.values())
 
 
-def _heads_bytes(heads: HeadFormat, config: EngineConfig) -> dict[str, int]:
-    """What a trained drafter takes; its weights and its copy of the target's head are repacked on a CPU too."""
-    item, copies = config.torch_dtype.itemsize, 2 if torch.device(config.device).type == "cpu" else 1
-    weights = sum(tensor.num_elements for tensor in heads.tensors.values() if not tensor.is_table)
-    needed = {
-        "drafter weights": copies * weights * item,
-        "drafter's slice of the head": copies * heads.copied_rows * heads.hidden_size * item,
-    }
-    rows, length = config.max_batch, config.context_len
-    if heads.kind == "draft":
-        length = min(length, heads.block.context_len)
-    else:
-        sources = heads.count if heads.kind == "mtp" else 1
-        needed["features"] = sources * (rows * length + 1) * heads.hidden_size * item
-    if heads.block_shape is not None:
-        needed["drafter KV cache"] = KVCache.bytes_needed(heads.block_shape, rows, length, config.torch_dtype)
-    return needed
+def plan_memory(plans: Sequence[EnginePlan], batches: Sequence[int] = ()) -> MemoryPlan:
+    """What these engines will take together, to the tensor; nothing is allocated for it.
+
+    `batches` are those whose largest steps are looked at (tenths of a second each).
+    """
+    sketches = [sketch(plan) for plan in plans]
+    engines = [footprint(engine) for engine in sketches]
+    longest = max(engine[TARGET] for engine in engines)  # position tables included
+    shared = [{**engine, TARGET: longest if place == 0 else 0} for place, engine in enumerate(engines)]
+    kept = tuple({name: size for name, size in engine.items() if size} for engine in shared)
+    steps = tuple({batch: largest_step(engine, batch) for batch in batches} for engine in sketches)
+    return MemoryPlan(kept, plans[0].source.config.weight_bytes(plans[0].config.torch_dtype), steps)
 
 
-def _weight_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """On a CPU weights are there twice while they are repacked; a tied embedding stays twice: table and packed head."""
-    weights = model.weight_bytes(config.torch_dtype)
-    if torch.device(config.device).type != "cpu":
-        return weights
-    return 2 * weights + model.tie_embeddings * model.vocab_size * model.hidden_size * config.torch_dtype.itemsize
-
-
-def require_memory(
-    model: ModelConfig, config: EngineConfig, max_gamma: int, draft: Draft = None, index: int = 0
-) -> None:
+def require_memory(plans: Sequence[EnginePlan]) -> None:
     """Raise MemoryError, with what was asked and what there is, unless everything fits."""
-    if torch.device(config.device).type != "cpu":
-        _require("cpu", {"weights on their way": model.weight_bytes(config.torch_dtype)}, config)
-    _require(config.device, bytes_needed(model, config, max_gamma, draft, index), config)
+    config, needed = plans[0].config, plan_memory(plans)
+    kept: dict[str, int] = {}
+    for engine in needed.engines:
+        for name, size in engine.items():
+            kept[name] = kept.get(name, 0) + size
+    passing = {ON_THEIR_WAY: needed.passing}
+    if torch.device(config.device).type == "cpu":
+        _require("cpu", kept | passing, plans)
+    else:
+        _require("cpu", passing, plans)
+        _require(config.device, kept, plans)
 
 
-def _require(device: str, needed: dict[str, int], config: EngineConfig) -> None:
+def _require(device: str, needed: Mapping[str, int], plans: Sequence[EnginePlan]) -> None:
     total, free = sum(needed.values()), free_bytes(device)
     if total <= free:
         return
+    config = plans[0].config
     parts = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in needed.items())
     raise MemoryError(
         f"{total / GIB:.2f} GiB is needed on {device} ({parts}) and {free / GIB:.2f} GiB is free: "

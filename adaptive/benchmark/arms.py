@@ -35,8 +35,13 @@ class Run:
 
 
 class Arm(Protocol):
+    """`label` tells it from all others of the benchmark; `shown` is what it is called beside its drafter."""
+
     @property
     def label(self) -> str: ...
+
+    @property
+    def shown(self) -> str: ...
 
     @property
     def drafter(self) -> str | None: ...
@@ -48,20 +53,28 @@ class Arm(Protocol):
 class PolicyArm:
     """A policy on an engine, kept as full as it goes: an answer that ends is followed by the next prompt.
 
-    Every run starts with a fresh clone of the policy: nothing learned is carried over.
+    Every run starts with a fresh clone of the policy: nothing learned is carried over. `width` is how many requests are
+    in flight, as many as the engine holds unless given. Where the same policy is there with several drafters, the label
+    names the drafter too (`names_drafter`).
     """
 
-    label: str
+    shown: str
     policy: Policy
     engine: Engine
     drafter: str | None = None
     slo: Slo = NO_LIMITS
     allow_lossy: bool = False
+    width: int | None = None
+    names_drafter: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.drafter} {self.shown}" if self.names_drafter else self.shown
 
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
         probed = ProbedEngine(self.engine)
         controller = AdaptiveController(probed, policy=self.policy.clone(), slo=self.slo, allow_lossy=self.allow_lossy)
-        width = probed.capabilities().batch_buckets[-1]
+        width = self.width or probed.capabilities().batch_buckets[-1]
         with CpuMeter() as meter:
             answers = ask(controller, items, sampling, concurrency=width, allow_lossy=self.allow_lossy)
         return Run(
@@ -87,6 +100,10 @@ class PeerArm:
     generate: Callable[[Sequence[PromptItem], int], Sequence[Sequence[int]]] = field(repr=False)
     batch: int = 1
     drafter: str | None = None
+
+    @property
+    def shown(self) -> str:
+        return self.label
 
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
         tokens: dict[str, tuple[int, ...]] = {}

@@ -12,6 +12,10 @@ from adaptive.controller import AdaptiveController
 from adaptive.requests import FinishReason, Output, RequestId, RequestStats, Sampling, TokenLogprob
 
 
+class PromptError(ValueError):
+    """The engine does not take a prompt; the message names it."""
+
+
 @dataclass(slots=True)
 class Answer:
     """What came back for one prompt. `stamps` are the client's clock at each output that brought tokens, in seconds."""
@@ -56,8 +60,8 @@ def ask(
 
     A prompt's task is the SLO class of its request.
 
-    At most `concurrency` requests are in flight (None: all at once, and the engine queues them). Errors of the engine
-    (such as a prompt longer than the context) pass through, naming the prompt they came from.
+    At most `concurrency` requests are in flight (None: all at once, and the engine queues them). PromptError for a
+    prompt that the engine does not take, such as one longer than the context; its other errors pass through.
     """
     answers = [Answer(item) for item in items]
     waiting = deque(enumerate(answers))
@@ -87,4 +91,4 @@ def _submit(
     try:
         return controller.submit(item.prompt, seeded, slo_class=item.task, allow_lossy=allow_lossy)
     except ValueError as error:
-        raise ValueError(f"prompt {item.id!r}: {error}") from error
+        raise PromptError(f"prompt {item.id!r}: {error}") from error

@@ -15,28 +15,50 @@ from adaptive.benchmark.ties import Gap, near_ties
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One summary an arm, each of our arms over each peer, and how busy the machine was with other things."""
+    """What was found with `batch` requests side by side: a summary of each arm, each of our arms over each peer."""
 
     summaries: list[ArmSummary]
     comparisons: list[Comparison]
-    others: ForeignCpu
-
-    def as_json(self, engine: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
-        """`engine` is the engine's own description, `settings` what was asked for."""
-        machine = machine_facts(engine) | {"foreign_cpu": self.others.mean, "foreign_cpu_max": self.others.worst}
-        return {
-            "machine": machine,
-            "settings": dict(settings),
-            "arms": [summary.as_json() for summary in self.summaries],
-            "against_peers": [comparison.as_json() for comparison in self.comparisons],
-        }
+    results: list[Measurement]
+    batch: int = 1
 
 
 def conclude(
-    arms: Sequence[Arm], results: Sequence[Measurement], *, peers: Sequence[str], comparable: bool, gap: Gap
+    arms: Sequence[Arm],
+    results: Sequence[Measurement],
+    *,
+    peers: Sequence[str],
+    comparable: bool,
+    gap: Gap,
+    batch: int = 1,
 ) -> Outcome:
     """`peers` are the labels of arms that are not ours; `comparable` as for `summarize`; `gap` judges near ties."""
-    ours = [arm.label for arm in arms if arm.label not in peers]
+    ours = [arm for arm in arms if arm.label not in peers]
     ties = near_ties(results, gap) if comparable else None
     summaries = summarize(arms, results, comparable=comparable, near_ties=ties)
-    return Outcome(summaries, compare(results, ours, peers), foreign_cpu(results))
+    return Outcome(summaries, compare(results, ours, peers), list(results), batch)
+
+
+def others_of(outcomes: Sequence[Outcome]) -> ForeignCpu:
+    """How busy the machine was with other things."""
+    return foreign_cpu([result for outcome in outcomes for result in outcome.results])
+
+
+def outcomes_json(
+    outcomes: Sequence[Outcome], engine: Mapping[str, object], settings: Mapping[str, object]
+) -> dict[str, object]:
+    """`engine` is the engine's own description, `settings` what was asked for."""
+    others = others_of(outcomes)
+    machine = machine_facts(engine) | {"foreign_cpu": others.mean, "foreign_cpu_max": others.worst}
+    return {
+        "machine": machine,
+        "settings": dict(settings),
+        "arms": [
+            {"batch": outcome.batch, **summary.as_json()} for outcome in outcomes for summary in outcome.summaries
+        ],
+        "against_peers": [
+            {"batch": outcome.batch, **comparison.as_json()}
+            for outcome in outcomes
+            for comparison in outcome.comparisons
+        ],
+    }

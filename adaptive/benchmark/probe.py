@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -23,13 +24,18 @@ from adaptive.requests import Output, Request, RequestId
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One executed step, summed over its live rows. `gamma` is the executed one, `reason` the decision's word."""
+    """One executed step, summed over its live rows. `gamma` is the executed one, `reason` the decision's word.
+
+    `draft_s` and `verify_s` are the times of its parts, nan where the engine does not tell.
+    """
 
     gamma: int
     reason: str
     rows: int
     drafted: int
     accepted: int
+    draft_s: float = math.nan
+    verify_s: float = math.nan
 
 
 class Probe:
@@ -71,6 +77,8 @@ class Probe:
                 rows=int(live.sum()),
                 drafted=int(report.drafted[live].sum()),
                 accepted=int(report.accepted[live].sum()),
+                draft_s=report.draft_s,
+                verify_s=report.verify_s,
             )
         )
 

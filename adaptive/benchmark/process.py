@@ -144,6 +144,10 @@ class ProcessArm:
     def label(self) -> str:
         return self.process.label
 
+    @property
+    def shown(self) -> str:
+        return self.label
+
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
         tokens: dict[str, tuple[int, ...]] = {}
         seconds, stop_ids = 0.0, () if sampling.ignore_eos else self.stop_ids

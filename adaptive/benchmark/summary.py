@@ -11,6 +11,7 @@ from itertools import chain, zip_longest
 import numpy as np
 
 from adaptive.benchmark.arms import Arm, Run
+from adaptive.benchmark.cost import StepCost, step_cost
 from adaptive.benchmark.machine import FOREIGN_CPU_LIMIT, SHORTEST_READABLE_S
 from adaptive.benchmark.measure import Measurement
 from adaptive.requests import RequestStats
@@ -35,7 +36,8 @@ class Figures:
     """One arm over one task, or over all of them. What an arm can not tell is nan or empty.
 
     `tokens_per_s` counts prompt processing too. `tau` is tokens per step, bonus included; `alpha` accepted / drafted;
-    `wasted` the drafted tokens that were thrown away.
+    `wasted` the drafted tokens that were thrown away. `alpha_by_position` is the share of the tokens verified at a
+    depth that stood, for which all before them had to.
     """
 
     requests: int
@@ -55,6 +57,7 @@ class Figures:
     tau: float
     alpha: float
     alpha_by_position: tuple[float, ...]
+    cost: StepCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class ArmSummary:
     `near_ties` are those of them that differ only where two tokens are all but equally likely (None: not looked at).
     """
 
+    label: str
     policy: str
     drafter: str | None
     distinct_requests: int
@@ -131,19 +135,18 @@ def summarize(
 
 def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -> ArmSummary:
     own = [result for result in results if result.arm == arm.label]
+    plain = [result for result in results if result.arm == BASELINE]
     runs = [result.run for result in own]
     steps = [step for run in runs for step in run.steps]
     tasks = dict.fromkeys(result.task for result in results)
     return ArmSummary(
-        policy=arm.label,
+        label=arm.label,
+        policy=arm.shown,
         drafter=arm.drafter,
         distinct_requests=len({prompt for run in runs for prompt in run.tokens}),
-        overall=_figures(runs, paired_ratio(results, arm.label, None)),
+        overall=_figures(own, plain, paired_ratio(results, arm.label, None)),
         tasks={
-            task: _figures(
-                [result.run for result in own if result.task == task], paired_ratio(results, arm.label, task)
-            )
-            for task in tasks
+            task: _figures(_of(own, task), _of(plain, task), paired_ratio(results, arm.label, task)) for task in tasks
         },
         gamma_histogram=dict(sorted(Counter(step.gamma for step in steps).items())),
         reasons=dict(Counter(step.reason or "unnamed" for step in steps).most_common()),
@@ -153,7 +156,12 @@ def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -
     )
 
 
-def _figures(runs: Sequence[Run], ratio: Ratio) -> Figures:
+def _of(results: Sequence[Measurement], task: str) -> list[Measurement]:
+    return [result for result in results if result.task == task]
+
+
+def _figures(own: Sequence[Measurement], plain: Sequence[Measurement], ratio: Ratio) -> Figures:
+    runs = [result.run for result in own]
     stats = [one for run in runs for one in run.stats]
     tokens = _token_count(runs)
     seconds = sum(run.seconds for run in runs)
@@ -180,6 +188,7 @@ def _figures(runs: Sequence[Run], ratio: Ratio) -> Figures:
         tau=_divide(tokens, steps),
         alpha=_divide(accepted, drafted),
         alpha_by_position=_alpha_by_position(stats),
+        cost=step_cost(runs, [result.run for result in plain]),
     )
 
 
@@ -244,6 +253,9 @@ def _figures_json(figures: Figures) -> dict[str, object]:
         "tau": figures.tau,
         "alpha": figures.alpha,
         "alpha_by_position": list(figures.alpha_by_position),
+        "cost_ratio": figures.cost.ratio,
+        "draft_ms": figures.cost.draft_ms,
+        "verify_ms": figures.cost.verify_ms,
         "requests": figures.requests,
         "tokens": figures.tokens,
         "seconds": figures.seconds,

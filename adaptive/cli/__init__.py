@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -12,13 +14,33 @@ from adaptive.cli.errors import fail
 from adaptive.cli.options import debug_wanted
 from adaptive.cli.session import check_installation
 
+DISTRIBUTION = "adaptive-speculation"
+
 app = typer.Typer(
     name="adaptive",
-    help="The control plane for speculative decoding: how many tokens to draft, decided while the engine runs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    """Runs before anything else is read."""
+    if wanted:
+        print(f"adaptive {version_of(DISTRIBUTION)}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+]
+
+
+@app.callback()
+def root(version: Version = False) -> None:
+    """The control plane for speculative decoding: how many tokens to draft, decided while the engine runs."""
+
+
 app.command()(demo.demo)
 app.command()(generate.generate)
 app.command()(bench.bench)

@@ -10,20 +10,19 @@ import typer
 
 from adaptive.cli import options as o
 from adaptive.cli import synthetic as s
-from adaptive.cli.configured import ConfigFile, Configured, configured
+from adaptive.cli.configured import ConfigFile, configured
+from adaptive.cli.contest import BASELINE, Contest, print_found
 from adaptive.cli.errors import UsageError, usage
-from adaptive.cli.peers import peer_arms, peer_options
-from adaptive.cli.prompt_ids import token_ids
-from adaptive.cli.render import Steps, print_json, stderr, stdout, to_json
-from adaptive.cli.report import print_outcome
-from adaptive.cli.session import TextEngine, check_policies, load, parse_policies
+from adaptive.cli.lineup import Lineup, lineup
+from adaptive.cli.peers import peer_options
+from adaptive.cli.render import print_json, stderr, stdout, to_json
+from adaptive.cli.session import parse_policies
 from adaptive.contract import Policy
 from adaptive.requests import Sampling
 
 if TYPE_CHECKING:
-    from adaptive.benchmark import Arm, PromptItem
+    from adaptive.benchmark import PromptItem
 
-BASELINE = "fixed:0"
 DEFAULT_POLICIES = "fixed:0,fixed:3,ema"
 LEARNED_STATE = "reset before every run (arm x task x repeat)"
 
@@ -43,6 +42,26 @@ PeerPrograms = Annotated[
     typer.Option("--peer-program", metavar="LABEL=COMMAND", help="A program asked by JSON lines; repeatable."),
 ]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="How often each arm meets each group of prompts.")]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafters",
+        metavar="NAME[=DRAFT_MODEL],...",
+        help="Several instead of --drafter, in one table, on one copy of the model.",
+        rich_help_panel=o.ENGINE_PANEL,
+        show_default=False,
+    ),
+]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batches",
+        metavar="B1,B2,...",
+        help="Several instead of --max-batch, one after the other.",
+        rich_help_panel=o.ENGINE_PANEL,
+        show_default=False,
+    ),
+]
 JsonFile = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result there as JSON; - is stdout.")
 ]
@@ -68,7 +87,9 @@ def bench(
     revision: o.Revision = None,
     drafter: o.Drafter = "ngram",
     draft_model: o.DraftModel = None,
+    drafters: Drafters = None,
     max_batch: o.MaxBatch = 1,
+    batches: Batches = None,
     context: o.Context = None,
     dtype: o.Dtype = "float32",
     device: o.Device = "cpu",
@@ -80,8 +101,6 @@ def bench(
     debug: o.Debug = False,
 ) -> None:
     """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
-    from adaptive.benchmark import conclude, make_gap, measure, units
-
     setup = configured(ctx)
     chosen = _with_baseline(setup.parse(policies or [DEFAULT_POLICIES]))
     sampling = o.sampling_options(
@@ -90,24 +109,22 @@ def bench(
     wanted = o.engine_options(
         model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
     ).with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
-    others = peer_options(peers or [], peer_program or [], batch=max_batch, greedy=sampling.greedy, taken=[*chosen])
+    o.refuse_both(ctx, "drafters", "drafter", "draft_model")
+    o.refuse_both(ctx, "batches", "max_batch")
+    who = lineup(wanted.for_timing(), drafters or [], batches)
+    others = peer_options(
+        peers or [], peer_program or [], batch=who.batches[-1], greedy=sampling.greedy, taken=[*chosen]
+    )
     items = _read_items(prompts, raw)
     _require_folder(json)
-
-    engine = load(wanted.for_timing())
-    check_policies(engine, chosen, allow_lossy=setup.allow_lossy)
-    with peer_arms(engine, others, wanted, ignore_eos=ignore_eos) as theirs:
-        arms = [*_policy_arms(engine, chosen, wanted, setup), *theirs]
-        with Steps("bench", units(arms, items, repeat)) as steps:
-            results = measure(arms, items, sampling, repeat, steps.begin)
-    ids = {item.id: token_ids(engine.tokenizer, item.prompt) for item in items}
-    gap = make_gap(engine, chosen[BASELINE], ids)
-    comparable = sampling.greedy and wanted.synthetic is None
-    outcome = conclude(arms, results, peers=others.labels, comparable=comparable, gap=gap)
+    contest = Contest(who, chosen, others, items, sampling, repeat, setup)
+    found = contest.run()
     if json is not None:
         settings: dict[str, object] = {"prompts": str(prompts or "built-in"), "requests": len(items), "repeat": repeat}
-        _write(json, outcome.as_json(engine.describe(), settings | _settings(sampling, wanted)))
-    print_outcome(stderr() if json == "-" else stdout(), outcome, wanted.synthetic.notice if wanted.synthetic else None)
+        _write(json, found.as_json(settings | _settings(sampling, wanted, who)))
+    print_found(
+        stderr() if json == "-" else stdout(), found, who, wanted.synthetic.notice if wanted.synthetic else None
+    )
 
 
 def _with_baseline(policies: dict[str, Policy]) -> dict[str, Policy]:
@@ -131,24 +148,15 @@ def _require_folder(json: str | None) -> None:
         raise UsageError(f"--json: the folder of {json} is not there")
 
 
-def _policy_arms(
-    engine: TextEngine, policies: Mapping[str, Policy], wanted: o.EngineOptions, setup: Configured
-) -> list[Arm]:
-    from adaptive.benchmark import PolicyArm
-
-    return [
-        PolicyArm(spec, policy, engine, wanted.drafter, setup.slo, setup.allow_lossy)
-        for spec, policy in policies.items()
-    ]
-
-
-def _settings(sampling: Sampling, wanted: o.EngineOptions) -> dict[str, object]:
+def _settings(sampling: Sampling, wanted: o.EngineOptions, who: Lineup) -> dict[str, object]:
     return {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "ignore_eos": sampling.ignore_eos,
-        "max_batch": wanted.max_batch,
+        "max_batch": who.batches[-1],
+        "batches": list(who.batches),
         "draft_model": wanted.draft_model,
+        "draft_models": {one.drafter: one.draft_model for one in who.options if one.drafter and one.draft_model},
         "synthetic_acceptance": str(wanted.synthetic) if wanted.synthetic else None,
         "learned_state": LEARNED_STATE,
     }

@@ -29,8 +29,8 @@ def check(file: File, debug: Debug = False) -> None:
 
 @app.command()
 def show(file: File, json: Json = False, debug: Debug = False) -> None:
-    """Print what a file comes to, with defaults and environment variables filled in."""
-    content = _load(file).model_dump(mode="json")
+    """Print what a file comes to, with defaults and environment variables filled in; what is not set is left out."""
+    content = _load(file).model_dump(mode="json", exclude_none=True)
     if json:
         print_json(content, indent=2)
     else:

@@ -34,6 +34,11 @@ PASSES_PER_TOKEN = 2.2  # of the three policies together, prompts included
 BUSY_CHECK_S = 0.5
 BUSY = 0.2  # of the machine, used by others
 
+GUESSING = {
+    "ngram": "it looks for the last words earlier in the text (n-gram) and copies on",
+    "model": "a smaller model writes them",
+}
+
 Tokens = Annotated[int, typer.Option("--max-tokens", help="Tokens per answer at most.")]
 
 
@@ -41,6 +46,7 @@ def demo(
     max_tokens: Tokens = 64,
     json: o.Json = False,
     model: o.Model = o.DEFAULT_MODEL,
+    drafter: o.Drafter = "ngram",
     device: o.Device = "cpu",
     threads: o.Threads = None,
     debug: o.Debug = False,
@@ -48,19 +54,20 @@ def demo(
     """Fetch a small model and compare no drafting, a fixed depth and an adaptive depth on real prompts."""
     console = stderr() if json else stdout()
     sampling = o.sampling_options(max_tokens=max_tokens, temperature=0.0)
-    wanted = o.EngineOptions(model, "ngram", 1, None, "float32", device, threads)
+    wanted = o.engine_options(model, None, drafter, None, 1, None, "float32", device, threads)
+    policies = parse_policies([PLAIN, FIXED, ADAPTIVE])
     if _yield_to_others():
         console.print("Other programs keep this machine busy: the times below will suffer.")
     if model in known_models():
         fetch_with_progress(model)
-    engine = load(wanted.for_timing())
+    engine = load(wanted.for_timing(), policies)
     _introduce(console, wanted, max_tokens)
     items = _demo_prompts()
     answer = _stream_one(console, engine, next(item for item in items if item.task == SHOWN_TASK), sampling)
     affordable = _affordable_tokens(answer, len(items))
     if affordable < max_tokens:
         console.print(f"This machine is slow or busy: comparing answers of {affordable} tokens.\n")
-    compared = _compare(engine, items, replace(sampling, max_tokens=min(max_tokens, affordable)))
+    compared = _compare(engine, drafter, items, replace(sampling, max_tokens=min(max_tokens, affordable)))
     if json:
         print_json(compared.as_json() | {"model": model, "answer": answer_json(answer)}, indent=2)
     else:
@@ -113,9 +120,10 @@ def _yield_to_others() -> bool:
 
 
 def _introduce(console: Console, wanted: o.EngineOptions, max_tokens: int) -> None:
+    how = GUESSING.get(str(wanted.drafter), f"heads trained on the model's hidden states do ({wanted.drafter})")
     console.print(
         f"\n[bold]{wanted.model}[/] on {wanted.device}, greedy, up to {max_tokens} tokens an answer.\n"
-        "The drafter guesses the next tokens: it looks for the last words earlier in the text (n-gram) and copies on.\n"
+        f"The drafter guesses the next tokens: {how}.\n"
         "One pass of the model checks the guesses and keeps what it would have written itself; γ is their number.\n"
     )
 
@@ -147,11 +155,11 @@ def _affordable_tokens(answer: Answer, prompts: int) -> int:
     return max(FEWEST_TOKENS, int(COMPARISON_S / (pass_s * PASSES_PER_TOKEN * prompts)))
 
 
-def _compare(engine: TextEngine, items: Sequence[PromptItem], sampling: Sampling) -> _Comparison:
+def _compare(engine: TextEngine, drafter: str, items: Sequence[PromptItem], sampling: Sampling) -> _Comparison:
     from adaptive.benchmark import PolicyArm, measure, summarize, units
 
     policies = parse_policies([PLAIN, FIXED, ADAPTIVE])
-    arms = [PolicyArm(spec, policy, engine, "ngram") for spec, policy in policies.items()]
+    arms = [PolicyArm(spec, policy, engine, drafter) for spec, policy in policies.items()]
     with Steps("comparing", units(arms, items, repeat=1)) as steps:
         results = measure(arms, items, sampling, 1, steps.begin)
     return _Comparison(summarize(arms, results, comparable=True), results)

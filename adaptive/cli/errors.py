@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from adaptive.cli.wording import in_options
+
 EXIT_RUNTIME = 1
 EXIT_USAGE = 2
 
@@ -60,5 +62,5 @@ def fail(error: Exception, *, debug: bool) -> NoReturn:
     """End the process with the error's code and one message."""
     if debug:
         traceback.print_exception(error)
-    print(f"adaptive: {describe(error)}", file=sys.stderr)
+    print(f"adaptive: {in_options(describe(error))}", file=sys.stderr)
     raise SystemExit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_RUNTIME)

@@ -16,7 +16,7 @@ from adaptive.cli.configured import ConfigFile, configured
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import number, print_json, share, stderr, stdout, table
 from adaptive.cli.report import print_slo
-from adaptive.cli.session import TextCodec, check_policies, load
+from adaptive.cli.session import TextCodec, load, prompts_that_fit
 from adaptive.requests import Output, TokenLogprob
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def generate(
         model, revision, drafter, draft_model, max_batch, context, dtype, device, threads, max_tree_nodes
     ).with_synthetic(synthetic_rate, synthetic_rates, synthetic_length)
     items = _read_items(prompts, prompt, raw)
-    engine = load(wanted)
-    check_policies(engine, {policy: chosen}, "--policy", allow_lossy=setup.allow_lossy)
+    engine = load(wanted, {policy: chosen}, allow_lossy=setup.allow_lossy)
     printer = _printer(items, wanted, engine.tokenizer, json=json)
     controller = AdaptiveController(engine, policy=chosen, slo=setup.slo, allow_lossy=setup.allow_lossy)
-    answers = ask(controller, items, sampling, printer, allow_lossy=setup.allow_lossy)
+    with prompts_that_fit():
+        answers = ask(controller, items, sampling, printer, allow_lossy=setup.allow_lossy)
     if not json:
         stdout().print(_summary(answers, policy))
         print_slo(stdout(), {policy: controller.stats().slo})

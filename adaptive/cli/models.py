@@ -9,7 +9,7 @@ import typer
 
 from adaptive.cli.errors import UsageError
 from adaptive.cli.options import DTYPES, Debug, Dtype, Json, Revision
-from adaptive.cli.render import Steps, print_json, stdout, table
+from adaptive.cli.render import MISSING, Steps, print_json, stdout, table
 
 if TYPE_CHECKING:
     from engine.models.fetch import KnownModel
@@ -33,14 +33,17 @@ def fetch(name: Name, json: Json = False, debug: Debug = False) -> None:
 
 @app.command("list")
 def list_models(json: Json = False, debug: Debug = False) -> None:
-    """List the models known by name."""
+    """List the models known by name, and the trained drafters that come with the package."""
     models = known_models().values()
     if json:
         print_json([_as_json(model) for model in models])
         return
-    rows = [[one.name, one.description, one.licence, "yes" if one.cached else "no", str(_mib(one))] for one in models]
-    columns = ["name", "what it is", "licence", "here", "MiB"]
-    stdout().print(table("Models", columns, rows, left=4))
+    rows = [
+        [one.name, one.description, one.licence, _shipped(one.name), "yes" if one.cached else "no", str(_mib(one))]
+        for one in models
+    ]
+    columns = ["name", "what it is", "licence", "drafters of ours", "here", "MiB"]
+    stdout().print(table("Models", columns, rows, left=5))
 
 
 @app.command()
@@ -93,6 +96,8 @@ def known_models() -> dict[str, KnownModel]:
 
 
 def _as_json(model: KnownModel) -> dict[str, object]:
+    from engine.drafters.shipped import shipped_drafters
+
     return {
         "name": model.name,
         "description": model.description,
@@ -101,7 +106,18 @@ def _as_json(model: KnownModel) -> dict[str, object]:
         "package": model.package,
         "cached": model.cached,
         "path": str(model.path),
+        "drafters": [
+            {"drafter": one.drafter, "method": one.method, "path": str(one.folder), "bytes": one.size_bytes}
+            for one in shipped_drafters(model.name)
+        ],
     }
+
+
+def _shipped(name: str) -> str:
+    """What `--drafter` takes for it without `--draft-model`."""
+    from engine.drafters.shipped import shipped_drafters
+
+    return ", ".join(one.drafter for one in shipped_drafters(name)) or MISSING
 
 
 def _mib(model: KnownModel) -> int:

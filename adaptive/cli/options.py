@@ -18,7 +18,7 @@ PLAIN, LOOKUP = LIBRARIES = ("transformers", "transformers-lookup")  # what `--p
 DEFAULT_MODEL = "smollm2-135m"
 DTYPES = ("float32", "bfloat16", "float16")
 DRAFTERS = ("ngram", "model", "eagle1", "eagle3", "medusa", "mtp", "none")
-ALONE = ("ngram", "none")  # these take no --draft-model
+ALONE = ("ngram", "none")  # these take no --draft-model; the others have the package's own where there is one
 MAX_GAMMA = 16
 ENGINE_PANEL = "Engine"
 SAMPLING_PANEL = "Sampling"
@@ -68,7 +68,7 @@ DraftModel = Annotated[
         "--draft-model",
         help="What to draft with: a model named like --model, of the same tokenizer, or a trained drafter's folder.",
         rich_help_panel=ENGINE_PANEL,
-        show_default=False,
+        show_default="the package's own for this model",
     ),
 ]
 MaxBatch = Annotated[
@@ -167,7 +167,7 @@ def engine_options(
     """Checks what can be checked before torch is imported; raises UsageError."""
     if drafter not in DRAFTERS:
         raise UsageError(f"--drafter: {drafter!r} is not known; choose from {', '.join(DRAFTERS)}")
-    if (drafter in ALONE) == (draft_model is not None):
+    if drafter in ALONE and draft_model is not None:
         raise UsageError(f"--drafter {drafter}: --draft-model goes with all drafters but {' and '.join(ALONE)}")
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype!r} is not known; choose from {', '.join(DTYPES)}")
@@ -184,6 +184,16 @@ def engine_options(
         revision,
         max_tree_nodes=max_tree_nodes,
     )
+
+
+def refuse_both(ctx: typer.Context, name: str, *others: str) -> None:
+    """UsageError where one option and another that says the same are both on the command line."""
+    if not ctx.params.get(name):
+        return
+    for other in others:
+        source = ctx.get_parameter_source(other)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name} and --{other.replace('_', '-')} exclude each other: give one")
 
 
 def sampling_options(

@@ -63,14 +63,17 @@ def _program(text: str) -> tuple[str, tuple[str, ...]]:
 
 @contextmanager
 def peer_arms(
-    engine: TextEngine, options: PeerOptions, wanted: EngineOptions, *, ignore_eos: bool
+    engine: TextEngine, options: PeerOptions, wanted: EngineOptions, batch: int, *, ignore_eos: bool
 ) -> Iterator[list[Arm]]:
-    """The arms; programs are started here and end with the block. PeerError when one can not serve."""
+    """The arms, `batch` prompts side by side; programs are started here and end with the block.
+
+    PeerError when one can not serve.
+    """
     arms: list[Arm] = []
     if options.libraries:
         from adaptive.cli.transformers_peer import transformers_arms
 
-        arms += transformers_arms(engine, options.libraries, wanted, ignore_eos=ignore_eos)
+        arms += transformers_arms(engine, options.libraries, wanted, batch, ignore_eos=ignore_eos)
     with ExitStack() as stack:
         if options.programs:
             from adaptive.benchmark import started
@@ -79,7 +82,7 @@ def peer_arms(
                 with Steps("bench") as steps:
                     steps.begin(f"starting {label}")
                     process = stack.enter_context(started(label, command))
-                arms.append(_program_arm(engine, process, wanted.max_batch))
+                arms.append(_program_arm(engine, process, batch))
         yield arms
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from adaptive.cli import options as o
 from adaptive.cli.configured import ConfigFile
 from adaptive.cli.errors import UsageError, usage
+from adaptive.cli.lists import whole_numbers
 from adaptive.cli.render import Steps, number, print_json, share, stderr, stdout, table
 from adaptive.cli.report import print_foreign_cpu
 from adaptive.cli.session import TextEngine, load
@@ -89,19 +90,12 @@ def _grid(batches: str, contexts: str, gammas: str, rounds: int) -> Grid:
     from adaptive.profiling import Grid
 
     lists = [
-        _numbers("--batches", batches),
-        _numbers("--contexts", contexts),
-        _numbers("--gammas", gammas),
+        whole_numbers("--batches", batches),
+        whole_numbers("--contexts", contexts),
+        whole_numbers("--gammas", gammas),
     ]
     with usage():
         return Grid(lists[0], lists[1], tuple(sorted({0, *lists[2]})), rounds)
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise UsageError(f"{option}: {text!r} is not a list of whole numbers: write it as 1,2,4") from None
 
 
 def _prompt(engine: TextEngine) -> Callable[[int], Sequence[int]]:

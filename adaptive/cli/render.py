@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 PLAIN_WIDTH = 120
@@ -80,12 +80,15 @@ class Steps:
         self._console = stderr()
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._printed_at = -math.inf
+        self._started_at = monotonic()
         self._begun = 0
+        counted = (TimeRemainingColumn(),) if total else ()
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             TimeElapsedColumn(),
+            *counted,
             console=self._console,
             transient=True,
             disable=not self._live,
@@ -109,7 +112,8 @@ class Steps:
 
     def reached(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)
-        self._print(f"{self._title}: {100 * done // total}%")
+        if monotonic() - self._started_at >= PLAIN_LINE_EVERY_S:  # what is quick needs no lines
+            self._print(f"{self._title}: {100 * done // total}%")
 
     def _print(self, line: str) -> None:
         if self._live or monotonic() - self._printed_at < PLAIN_LINE_EVERY_S:

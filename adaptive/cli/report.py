@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,19 +17,27 @@ if TYPE_CHECKING:
 POSITIONS_SHOWN = 6
 
 
-def print_outcome(console: Console, outcome: Outcome, notice: str | None) -> None:
-    """Tables (all prompts; by task; against peers) and the lossless check, or before them why there can be none."""
+def print_outcome(console: Console, outcome: Outcome) -> None:
+    """Tables: all prompts; by task; against peers; limits."""
     summaries = outcome.summaries
-    if notice is not None:
-        console.print(notice, markup=False)
     console.print(_overall_table(summaries))
     console.print(_task_table(summaries))
     if outcome.comparisons:
         console.print(_peer_table(outcome.comparisons))
-    print_slo(console, {one.policy: one.slo for one in summaries})
-    line = lossless_line(summaries) if notice is None else "Lossless check: does not apply to synthetic acceptance."
-    console.print(line, markup=False)
-    print_foreign_cpu(console, outcome.others)
+    print_slo(console, {one.label: one.slo for one in summaries})
+
+
+def print_slos(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Who kept the limits on the time per token, for each batch size."""
+    for outcome in outcomes:
+        arms = {f"{one.label}, batch {outcome.batch}": one.slo for one in outcome.summaries}
+        print_slo(console, arms)
+
+
+def print_lossless(console: Console, outcome: Outcome, names_batch: bool, notice: str | None) -> None:
+    """The lossless check, or why there can be none."""
+    line = "Lossless check: does not apply to synthetic acceptance." if notice else lossless_line(outcome.summaries)
+    console.print(f"Batch {outcome.batch}. {line}" if names_batch else line, markup=False)
 
 
 def print_foreign_cpu(console: Console, others: ForeignCpu) -> None:
@@ -63,7 +71,7 @@ def lossless_line(summaries: list[ArmSummary]) -> str:
     if summaries[0].mismatches is None:
         return "Lossless check: needs greedy decoding (--temperature 0)."
     requests = summaries[0].distinct_requests
-    differing = [f"{one.policy} {one.mismatches} of {requests}{_ties(one)}" for one in summaries if one.mismatches]
+    differing = [f"{one.label} {one.mismatches} of {requests}{_ties(one)}" for one in summaries if one.mismatches]
     if not differing:
         return f"Lossless check: every arm gave plain decoding's tokens for all {requests} requests."
     looked_at = any(one.near_ties is not None for one in summaries)

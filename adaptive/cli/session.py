@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from adaptive.cli.errors import CliError, UsageError, usage
+from adaptive.cli.memory import EngineMemory, print_memory
 from adaptive.cli.options import MAX_GAMMA, EngineOptions
-from adaptive.cli.render import Steps
-from adaptive.contract import Engine, Policy
+from adaptive.cli.render import Steps, stderr
+from adaptive.contract import Capabilities, Engine, Policy
 from adaptive.legal import checked_needs
 from adaptive.registry import get_policy
 from adaptive.requests import Messages
@@ -36,32 +39,84 @@ class TextEngine(Engine, Protocol):
     def describe(self) -> Mapping[str, object]: ...
 
 
-def open_engine(options: EngineOptions, progress: LoadProgress) -> TextEngine:
-    """The bundled engine. Tests put another one here."""
-    from engine import load_engine
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Engines around one model that are known to fit together, and of which nothing is loaded yet.
 
-    return load_engine(
-        options.model,
-        revision=options.revision,
-        drafter=options.drafter,
-        draft_model=options.draft_model,
-        max_batch=options.max_batch,
-        context_len=options.context,
-        max_gamma=MAX_GAMMA,
-        max_tree_nodes=options.max_tree_nodes,
-        dtype=options.dtype,
-        device=options.device,
-        threads=options.threads,
-        prefix_reuse=options.prefix_reuse,
-        synthetic=options.synthetic,
-        progress=progress,
+    `memory` is what each will take.
+    """
+
+    capabilities: tuple[Capabilities, ...]
+    load: Callable[[LoadProgress], Sequence[TextEngine]]
+    memory: tuple[EngineMemory, ...] = ()
+
+
+def settle_engines(options: Sequence[EngineOptions], batches: Sequence[int] = ()) -> Settled:
+    """An engine for each of `options`, which differ in what drafts. UsageError for settings that do not fit.
+
+    `batches` are the batch sizes whose steps' memory is of interest; the largest, unless given.
+    """
+    from engine.config import SettingError
+
+    try:
+        return bundled_engines(options, batches or [options[0].max_batch])
+    except SettingError as error:
+        raise UsageError(str(error)) from error
+
+
+def bundled_engines(options: Sequence[EngineOptions], batches: Sequence[int]) -> Settled:
+    """The same, with its own errors. Tests put other engines here."""
+    import torch
+
+    from engine import load_plans, plan_engine
+    from engine.memory import plan_memory
+    from engine.models.source import open_model
+    from engine.sketch import capabilities
+
+    first = options[0]
+    if first.threads is not None:
+        torch.set_num_threads(first.threads)
+    with Steps(f"opening {first.model}"):
+        source = open_model(first.model, first.revision)
+    plans = [
+        plan_engine(
+            source,
+            drafter=one.drafter,
+            draft_model=one.draft_model,
+            max_batch=one.max_batch,
+            context_len=one.context,
+            max_gamma=MAX_GAMMA,
+            max_tree_nodes=one.max_tree_nodes,
+            dtype=one.dtype,
+            device=one.device,
+            prefix_reuse=one.prefix_reuse,
+            synthetic=one.synthetic,
+        )
+        for one in options
+    ]
+    planned = plan_memory(plans, batches)
+    parts = zip(options, planned.engines, planned.steps, strict=True)
+    return Settled(
+        tuple(map(capabilities, plans)),
+        lambda progress: load_plans(plans, progress=progress),
+        tuple(EngineMemory(one.drafter, kept, steps) for one, kept, steps in parts),
     )
 
 
-def load(options: EngineOptions) -> TextEngine:
-    """`open_engine` with progress shown."""
-    with Steps(f"loading {options.model}") as steps:
-        return open_engine(options, steps.reached)
+def load(
+    options: EngineOptions, policies: Mapping[str, Policy] | None = None, *, allow_lossy: bool = False
+) -> TextEngine:
+    """One engine, with progress shown; a policy that can not work with it is refused before."""
+    settled = settle_engines([options])
+    check_policies(settled.capabilities[0], policies or {}, "--policy", allow_lossy=allow_lossy)
+    return load_settled(settled, [options])[0]
+
+
+def load_settled(settled: Settled, options: Sequence[EngineOptions]) -> Sequence[TextEngine]:
+    """Says what they will take, then loads them, with progress shown."""
+    print_memory(stderr(), settled.memory)
+    with Steps(f"loading {options[0].model}") as steps:
+        return settled.load(steps.reached)
 
 
 def parse_policy(spec: str, option: str = "--policy") -> Policy:
@@ -100,10 +155,9 @@ def split_specs(text: str) -> list[str]:
 
 
 def check_policies(
-    engine: Engine, policies: Mapping[str, Policy], option: str = "--policies", *, allow_lossy: bool = False
+    caps: Capabilities, policies: Mapping[str, Policy], option: str = "--policies", *, allow_lossy: bool = False
 ) -> None:
-    """Refuse, before anything runs, a policy that can not work with this engine."""
-    caps = engine.capabilities()
+    """Refuse, before anything runs, a policy that can not work with such an engine."""
     for spec, policy in policies.items():
         with usage(f"{option} {spec}"):
             fresh = policy.clone()
@@ -118,3 +172,14 @@ def check_installation(package: Path) -> None:
             f"{package} also holds files of another package, PyPI's 'adaptive' ({', '.join(foreign)}). Run: "
             "pip uninstall adaptive adaptive-speculation, then pip install adaptive-speculation into a new environment"
         )
+
+
+@contextmanager
+def prompts_that_fit() -> Iterator[None]:
+    """A prompt that the engine does not take is something to correct where prompts or the context are given."""
+    from adaptive.benchmark import PromptError
+
+    try:
+        yield
+    except PromptError as error:
+        raise UsageError(str(error)) from error

@@ -108,7 +108,7 @@ def _start(name: str, target: str, method: str) -> Path | None:
     if name == FRESH:
         return None
     if name == SHIPPED:
-        from engine.train.shipped import shipped_drafter
+        from engine.drafters.shipped import shipped_drafter
 
         return shipped_drafter(target, method)
     if not (Path(name) / "config.json").is_file():

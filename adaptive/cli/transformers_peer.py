@@ -16,12 +16,12 @@ LOOKUP_TOKENS = 10
 
 
 def transformers_arms(
-    engine: TextEngine, names: Sequence[str], wanted: EngineOptions, *, ignore_eos: bool
+    engine: TextEngine, names: Sequence[str], wanted: EngineOptions, batch: int, *, ignore_eos: bool
 ) -> list[PeerArm]:
     """Loads the model a second time, in the engine's dtype, once for all `names`."""
     generator = Generator(_load(wanted, ignore_eos=ignore_eos), engine.tokenizer, wanted.device)
     arms = {
-        PLAIN: PeerArm(PLAIN, generator, wanted.max_batch),
+        PLAIN: PeerArm(PLAIN, generator, batch),
         LOOKUP: PeerArm(LOOKUP, replace(generator, lookup=LOOKUP_TOKENS), 1, "prompt lookup"),
     }
     return [arms[name] for name in names]

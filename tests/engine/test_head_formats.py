@@ -15,17 +15,16 @@ from torch import Tensor
 from adaptive.requests import Request, Sampling
 from engine.config import EngineConfig
 from engine.core import LLMEngine
-from engine.drafters import HeadDrafter, MedusaDrafter, ModelDrafter
+from engine.drafters import HeadDrafter
 from engine.drafters.formats import KINDS, open_heads
-from engine.drafters.head_format import HeadFormat, Kind
+from engine.drafters.head_format import Kind
 from engine.drafters.vocabulary import Target, draft_ids
 from engine.llm import load_engine
-from engine.memory import bytes_needed
 from engine.models.decoder import Decoder
 from engine.models.source import open_model
 from tests.engine.heads import SLICE, HeadSpec, TrainedHeads, built, write_heads
 from tests.engine.models.hf_folders import change_json, write_folder
-from tests.engine.test_heads import EACH_KIND, EVERY, engine_of
+from tests.engine.test_heads import EVERY
 from tests.engine.tiny import TINY, Cycling, random_weights, run_all, tokens_of
 
 
@@ -219,55 +218,6 @@ def test_another_models_folder_is_refused_before_anything_is_loaded(model: Path,
     write_heads(tmp_path, HeadSpec("eagle3"))
     with pytest.raises(ValueError, match=r"has hidden_size=16 and the model 32"):
         load_engine(model, drafter="eagle3", draft_model=tmp_path)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_kind_takes_a_folder(kind: str) -> None:
-    with pytest.raises(ValueError, match=f"drafter='{kind}' and draft_model=None: .* takes a draft_model, and so do"):
-        load_engine(drafter=kind)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
-@EACH_KIND
-def test_the_numbers_are_what_the_buffers_take(spec: HeadSpec) -> None:
-    engine = engine_of(spec, max_batch=3, max_gamma=4)
-    needed = bytes_needed(spec.model, engine.config, 4, built(spec))
-    drafter = engine.drafter
-    assert isinstance(drafter, HeadDrafter | MedusaDrafter)
-    assert needed["draft distributions"] == drafter.q_RMV.nbytes
-    if isinstance(drafter, HeadDrafter):
-        assert needed["features"] == sum(source.nbytes for source in drafter.sources)
-        assert needed["drafter KV cache"] == sum(half.nbytes for half in (*drafter.kv.keys, *drafter.kv.values))
-    else:
-        assert drafter.features is not None
-        assert needed["features"] == drafter.features.cache_SE.nbytes
-
-
-def test_a_small_model_keeps_no_features() -> None:
-    spec = HeadSpec("draft", ids=SLICE, count=2, context_len=30)
-    engine = engine_of(spec, max_batch=3, max_gamma=4)
-    needed = bytes_needed(TINY, engine.config, 4, built(spec))
-    assert isinstance(engine.drafter, ModelDrafter)
-    assert "features" not in needed
-    kv = engine.drafter.kv
-    assert needed["drafter KV cache"] == sum(half.nbytes for half in (*kv.keys, *kv.values))
-    assert needed["draft distributions"] == engine.drafter.q_RMV.nbytes
-    assert needed["drafter's slice of the head"] == 2 * 8 * len(SLICE) * 16
-
-
-def test_weights_and_the_slice_count_twice_on_a_cpu_while_they_are_repacked() -> None:
-    found: HeadFormat = built(EAGLE3)
-    config = EngineConfig(max_batch=2, context_len=64)
-    weights = sum(tensor.numel() for name, tensor in found.load(torch.float32).items() if name not in ("d2t", "t2d"))
-    needed = bytes_needed(TINY, config, 4, found)
-    assert needed["drafter weights"] == 2 * 4 * weights
-    assert needed["drafter's slice of the head"] == 2 * 4 * len(SLICE) * 16
-    own = bytes_needed(TINY, config, 4, built(replace(EAGLE3, own_head=True)))
-    assert own["drafter's slice of the head"] == 0
-    heads = bytes_needed(TINY, config, 16, built(MEDUSA))
-    assert heads["draft distributions"] == 2 * 2 * 11 * 4, "two heads draft no more than two tokens"
 
 
 def test_a_whole_head_is_shared() -> None:

@@ -10,6 +10,7 @@ from adaptive import AdaptiveController
 from adaptive.requests import Sampling
 from engine import load_engine
 from engine.drafters import ModelDrafter, NgramDrafter
+from engine.drafters.shipped import METHODS
 from policies import Fixed
 from tests.engine.gguf_files import CONTEXT, TinyGguf
 
@@ -59,11 +60,16 @@ def test_spanning_outputs_is_off_unless_asked_for(model: Path) -> None:
     ("drafter", "draft_model", "message"),
     [
         ("oracle", None, "drafter='oracle' is unknown: choose one of ngram, model, eagle1, .*mtp, or none"),
-        ("model", None, "drafter='model' takes a draft_model"),
-        ("ngram", "smollm2-135m", "drafter='ngram' and draft_model='smollm2-135m'"),
-        (None, "smollm2-135m", "drafter=None and draft_model='smollm2-135m'"),
+        ("ngram", "smollm2-135m", "draft_model='smollm2-135m' goes with .*model.*, not with drafter='ngram'"),
+        (None, "smollm2-135m", "draft_model='smollm2-135m' goes with .*model.*, not with drafter='none'"),
     ],
 )
 def test_drafters_that_do_not_go_together(drafter: str | None, draft_model: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_engine("nowhere.gguf", drafter=drafter, draft_model=draft_model)
+
+
+@pytest.mark.parametrize("drafter", METHODS)
+def test_a_model_that_no_drafter_was_made_for(model: Path, drafter: str) -> None:
+    with pytest.raises(ValueError, match=f"no drafter='{drafter}' for .* comes with the package"):
+        load_engine(model, drafter=drafter)

@@ -19,6 +19,10 @@ from adaptive.peers import load_transformers
 from adaptive.requests import Request, Sampling
 from engine import EngineConfig, LLMEngine
 from engine.drafters import Drafter, ModelDrafter, NgramDrafter
+from engine.drafters.formats import open_heads
+from engine.drafters.shipped import METHODS, shipped_drafter
+from engine.drafters.trained import make_trained
+from engine.drafters.vocabulary import Target
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import Decoder
 from engine.models.gguf import load_gguf
@@ -55,11 +59,15 @@ class Real:
         return load_transformers(self.checkpoint)
 
     def engine(self, max_batch: int, drafter: str = "ngram") -> LLMEngine:
-        """`drafter` is `ngram`, or `itself` for the model."""
+        """`drafter` is `ngram`, `itself` for the model, or one that comes with the package."""
         config = EngineConfig(max_batch=max_batch, context_len=CONTEXT, prefill_chunk=64, max_gamma=8)
         chosen: Drafter = NgramDrafter(config)
         if drafter == "itself":
             chosen = ModelDrafter(self.decoder, config, self.decoder.config.vocab_size, same_tokenizer=True)
+        elif drafter in METHODS:
+            heads = open_heads(require_shipped(drafter))
+            weights = heads.load(config.torch_dtype)
+            chosen = make_trained(heads, weights, Target.of(self.decoder, self.checkpoint.weights), config)
         return LLMEngine(self.decoder, config, tokenizer=self.checkpoint.tokenizer, drafter=chosen)
 
     def case(self, ids: Sequence[str] | None, length: int) -> Case:
@@ -119,6 +127,13 @@ def real(smollm2_path: Path) -> Real:
     return Real(load_gguf(smollm2_path))
 
 
+def require_shipped(drafter: str) -> Path:
+    folder = shipped_drafter("smollm2-135m", drafter)
+    if folder is None:
+        pytest.skip(f"no {drafter} drafter is in engine/data/drafters yet")
+    return folder
+
+
 def spread(answers: Sequence[Tokens]) -> list[Tokens]:
     """Answers of unequal lengths, so that requests leave at different times."""
     return [answer[: max(1, len(answer) - 8 * (place % 4))] for place, answer in enumerate(answers)]
@@ -173,6 +188,12 @@ def test_speculation_gives_the_tokens_of_plain_decoding(real: Real, policy: str,
 
 def test_drafting_with_itself_gives_the_tokens_of_plain_decoding(real: Real) -> None:
     check_speculation(real, real.case(QUICK, length=32), "fixed:3", 3, "itself")
+
+
+@pytest.mark.parametrize("drafter", METHODS)
+def test_the_packages_drafters_give_the_tokens_of_plain_decoding(real: Real, drafter: str) -> None:
+    require_shipped(drafter)
+    check_speculation(real, real.case(QUICK, length=32), "fixed:3", 3, drafter)
 
 
 @pytest.mark.slow

@@ -41,6 +41,10 @@ class Noted:
     tokens: tuple[int, ...] = (1, 2)
     stats: tuple[RequestStats, ...] = field(default=())
 
+    @property
+    def shown(self) -> str:
+        return self.label
+
     def run(self, items: Sequence[PromptItem], sampling: Sampling) -> Run:
         self.log.append((self.label, [item.id for item in items], sampling.max_tokens))
         return Run(self.run_s, 0.0, {item.id: self.tokens for item in items}, self.stats)

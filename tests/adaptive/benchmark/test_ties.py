@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from adaptive.benchmark import Measurement, Run, compare, make_gap, near_ties
+from adaptive.benchmark import Measurement, PolicyArm, Run, compare, make_gap, near_ties
 from adaptive.benchmark.summary import Tokens
 from policies import Fixed
+from tests.adaptive.cli.toy import ToyEngine
 from tests.engine.tiny import TINY, random_weights, reference_logits, tiny_engine
+
+PLAIN = PolicyArm("fixed:0", Fixed(0), ToyEngine())
 
 
 def measured(repeat: int, arm: str, tokens: dict[str, Tokens], seconds: float = 1.0, task: str = "all") -> Measurement:
@@ -60,7 +63,7 @@ def test_arms_are_compared_within_each_repeat() -> None:
         *(measured(0, arm, two, seconds, "y") for arm, seconds in (("fixed:0", 1.0), ("peer", 3.0))),
         *(measured(1, arm, two, seconds, "y") for arm, seconds in (("fixed:0", 1.0), ("peer", 3.0))),
     ]
-    on_x, on_y, on_all = compare(results, ["fixed:0"], ["peer"])
+    on_x, on_y, on_all = compare(results, [PLAIN], ["peer"])
     assert (on_x.task, on_y.task, on_all.task) == ("x", "y", None)
     assert (on_x.ratio.low, on_x.ratio.median, on_x.ratio.high) == (1.0, 1.5, 2.0)
     assert on_y.ratio.median == 3.0
@@ -68,6 +71,7 @@ def test_arms_are_compared_within_each_repeat() -> None:
     assert on_x.as_json() == {
         "task": "x",
         "policy": "fixed:0",
+        "drafter": None,
         "peer": "peer",
         "ratio": 1.5,
         "ratio_min": 1.0,
@@ -77,4 +81,4 @@ def test_arms_are_compared_within_each_repeat() -> None:
 
 def test_one_task_is_all_of_them() -> None:
     results = [measured(0, arm, {"a": (1,)}) for arm in ("fixed:0", "peer")]
-    assert [one.task for one in compare(results, ["fixed:0"], ["peer"])] == ["all"]
+    assert [one.task for one in compare(results, [PLAIN], ["peer"])] == ["all"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import pytest
 
 from adaptive.cli import main, session
 from adaptive.cli.options import EngineOptions
-from adaptive.cli.session import LoadProgress, TextEngine
+from adaptive.cli.session import LoadProgress, Settled, TextEngine
 from tests.adaptive.cli.toy import ToyEngine
 
 
@@ -50,11 +50,16 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> ToyEngine:
 
 
 def put_in_place(monkeypatch: pytest.MonkeyPatch, make: Callable[[EngineOptions], TextEngine]) -> None:
-    def opened(options: EngineOptions, progress: LoadProgress) -> TextEngine:
-        progress(1, 1)
-        return make(options)
+    def settled(options: Sequence[EngineOptions], batches: Sequence[int]) -> Settled:
+        engines = [make(one) for one in options]
 
-    monkeypatch.setattr(session, "open_engine", opened)
+        def load(progress: LoadProgress) -> Sequence[TextEngine]:
+            progress(1, 1)
+            return engines
+
+        return Settled(tuple(engine.capabilities() for engine in engines), load)
+
+    monkeypatch.setattr(session, "bundled_engines", settled)
 
 
 @pytest.fixture

@@ -59,6 +59,8 @@ def test_show(cli: Cli, config: Path) -> None:
     shown = yaml.safe_load(cli("config", "show", config).out)
     assert shown["policy"]["backoff"] == 128, "defaults are filled in"
     assert json.loads(cli("config", "show", config, "--json").out) == shown
+    assert shown["engine"] == {"max_batch": 2}, "what is not set is left out"
+    assert "null" not in cli("config", "show", config).out
 
 
 def test_schema(cli: Cli) -> None:
@@ -83,6 +85,13 @@ def test_options_win_over_the_file(cli: Cli, config: Path, opened: list[EngineOp
     assert ended.code == 0, ended.err
     assert (opened[0].model, opened[0].max_batch) == ("of-the-option", 2)
     assert "policy fixed:2" in ended.out
+
+
+def test_a_trained_drafter_needs_no_draft_model(cli: Cli, tmp_path: Path, opened: list[EngineOptions]) -> None:
+    path = tmp_path / "eagle.toml"
+    path.write_text('[drafter]\nkind = "eagle3"\n', encoding="utf-8")
+    assert cli("generate", "--config", path, "--prompt", "hello").code == 0
+    assert (opened[0].drafter, opened[0].draft_model) == ("eagle3", None)
 
 
 def test_bench_compares_the_files_policy(

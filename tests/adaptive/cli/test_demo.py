@@ -35,6 +35,12 @@ def test_demo_shows_an_answer_a_comparison_and_where_gamma_went(cli: Cli, toy: T
     assert "\x1b" not in ended.out, "no control codes where there is no terminal"
 
 
+def test_demo_with_another_drafter(cli: Cli, toy: ToyEngine) -> None:
+    ended = cli("demo", "--max-tokens", 12, "--drafter", "medusa", "--json")
+    assert {arm["drafter"] for arm in json.loads(ended.out)["arms"]} == {"medusa"}
+    assert "heads trained on the model's hidden states" in ended.err
+
+
 def test_demo_json(cli: Cli, toy: ToyEngine) -> None:
     result = json.loads(cli("demo", "--max-tokens", 12, "--json").out)
     assert [arm["policy"] for arm in result["arms"]] == ["fixed:0", "fixed:3", "ema"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,13 @@ USAGE_ERRORS = {
     "policy twice": (["bench", "--policies", "ema,ema"], ["ema", "twice"]),
     "no policy": (["bench", "--policies", ","], ["at least one"]),
     "unknown drafter": (["generate", "--prompt", "x", "--drafter", "oracle"], ["oracle", "ngram"]),
-    "draft model missing": (["generate", "--prompt", "x", "--drafter", "model"], ["--draft-model"]),
     "draft model unused": (["bench", "--draft-model", "smollm2-135m"], ["--drafter ngram", "--draft-model"]),
     "unknown dtype": (["generate", "--prompt", "x", "--dtype", "int3"], ["int3", "float32"]),
     "unknown peer": (["bench", "--peers", "nobody"], ["nobody", "transformers"]),
     "peer with sampling": (["bench", "--peers", "transformers", "--temperature", "1"], ["greedily"]),
-    "temperature": (["generate", "--prompt", "x", "--temperature", "-1"], ["temperature=-1"]),
-    "top-p": (["generate", "--prompt", "x", "--top-p", "2"], ["top_p=2"]),
-    "max-tokens": (["bench", "--max-tokens", "0"], ["max_tokens=0"]),
+    "temperature": (["generate", "--prompt", "x", "--temperature", "-1"], ["--temperature -1"]),
+    "top-p": (["generate", "--prompt", "x", "--top-p", "2"], ["--top-p 2"]),
+    "max-tokens": (["bench", "--max-tokens", "0"], ["--max-tokens 0"]),
     "no prompt": (["generate"], ["--prompts", "--prompt"]),
     "file and text": (["generate", "--prompt", "x", "--prompts", "y"], ["either"]),
     "missing file": (["generate", "--prompts", "nowhere.jsonl"], ["nowhere.jsonl", "No such file"]),
@@ -73,16 +73,22 @@ def test_a_malformed_line_is_named(cli: Cli, toy: ToyEngine, tmp_path: Path, lin
     assert words in ended.err
 
 
-def test_a_runtime_error_is_one_line_and_names_the_prompt(cli: Cli, toy: ToyEngine) -> None:
-    ended = cli("generate", "--prompt", "x" * (CONTEXT + 1), "--raw")
-    assert (ended.code, ended.out) == (1, "")
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_a_prompt_that_does_not_fit_is_named(cli: Cli, toy: ToyEngine, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"id": "1", "prompt": "%s"}' % ("x" * (CONTEXT + 1)), encoding="utf-8")
+    ended = cli(command, "--prompts", path, "--raw")
+    assert (ended.code, ended.out) == (2, "")
     last = ended.err.strip().splitlines()[-1]
     assert last.startswith("adaptive: prompt '1': the prompt has 3001 tokens")
     assert "Traceback" not in ended.err
 
 
-def test_debug_adds_the_traceback_and_keeps_the_exit_code(cli: Cli, toy: ToyEngine) -> None:
-    ended = cli("generate", "--prompt", "x" * (CONTEXT + 1), "--raw", "--debug")
+def test_debug_adds_the_traceback_and_keeps_the_exit_code(
+    cli: Cli, toy: ToyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADAPTIVE_CACHE", str(tmp_path))
+    ended = cli("models", "path", "smollm2-135m", "--debug")
     assert ended.code == 1
     assert "Traceback" in ended.err
     usage = cli("generate", "--prompt", "x", "--policy", "nonsense", "--debug")
@@ -96,6 +102,11 @@ def test_a_missing_model_says_how_to_fetch_it(cli: Cli, tmp_path: Path, monkeypa
     assert ended.code == 1
     assert "adaptive models fetch smollm2-135m" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_the_version_is_that_of_the_installed_distribution(cli: Cli) -> None:
+    ended = cli("--version")
+    assert (ended.code, ended.out) == (0, f"adaptive {version('adaptive-speculation')}\n")
 
 
 def test_an_unexpected_error_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

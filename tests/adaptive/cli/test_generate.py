@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from adaptive.cli import render
 from tests.adaptive.cli.conftest import Cli
 from tests.adaptive.cli.toy import ToyEngine
 
@@ -76,7 +79,10 @@ def test_logprobs(cli: Cli, toy: ToyEngine) -> None:
     assert "log p" in cli("generate", "--prompt", "ab", "--raw", "--logprobs", 1).out
 
 
-def test_progress_does_not_mix_with_the_result(cli: Cli, toy: ToyEngine) -> None:
+def test_progress_does_not_mix_with_the_result(cli: Cli, toy: ToyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = cli("generate", "--prompt", "ab", "--json")
+    assert "loading" not in quick.err, "what takes no time needs no progress"
+    monkeypatch.setattr(render, "PLAIN_LINE_EVERY_S", 0.0)
     ended = cli("generate", "--prompt", "ab", "--json")
     assert len(ended.out.splitlines()) == 1
-    assert "loading smollm2-135m" in ended.err
+    assert "loading smollm2-135m: 100%" in ended.err

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from adaptive.cli import models as command
+from engine.drafters import shipped
 from engine.models import fetch
 from tests.adaptive.cli.conftest import Cli
 from tests.engine.gguf_files import TinyGguf
@@ -29,6 +30,23 @@ def test_list_json(cli: Cli) -> None:
 
     (model,) = json.loads(cli("models", "list", "--json").out)
     assert (model["name"], model["cached"], model["licence"]) == (NAME, False, "Apache-2.0")
+
+
+def test_list_names_the_packages_drafters(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    monkeypatch.setattr(shipped, "ROOT", tmp_path)
+    assert json.loads(cli("models", "list", "--json").out)[0]["drafters"] == []
+    for method in ("eagle3", "draft"):
+        folder = tmp_path / f"{NAME}-{method}"
+        folder.mkdir()
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    assert "eagle3, model" in cli("models", "list").out
+    drafters = json.loads(cli("models", "list", "--json").out)[0]["drafters"]
+    assert [(one["drafter"], one["method"], one["bytes"]) for one in drafters] == [
+        ("eagle3", "eagle3", 2),
+        ("model", "draft", 2),
+    ]
 
 
 def test_path_of_a_model_that_is_not_here(cli: Cli) -> None:

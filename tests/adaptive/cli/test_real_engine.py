@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from adaptive.cli.options import DRAFTERS
 from engine.llm import DRAFTERS as ENGINE_DRAFTERS
@@ -58,9 +59,43 @@ def test_without_a_drafter_there_is_nothing_to_draft(cli: Cli, model: Path) -> N
 
 def test_a_prompt_longer_than_the_context(cli: Cli, model: Path) -> None:
     ended = cli("generate", "--prompt", "word " * CONTEXT, "--model", model, *ARGS)
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (2, "")
     assert "prompt '1'" in ended.err.splitlines()[-1]
     assert str(CONTEXT - 1) in ended.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--context", 5), "must have 1 to 4 (one is left to answer): shorten it or raise --context"),
+        (("--context", 1), "--context 1 is not valid: it must be at least 2"),
+        (("--context", 4096), "--context 4096 is above the model's own limit"),
+        (("--device", "cuda"), "--device cuda is not valid: it must be cpu: torch finds no CUDA device here"),
+        (("--drafter", "eagle3"), "no --drafter eagle3 for"),
+        (
+            ("--drafter", "model"),
+            "name yours by --draft-model FOLDER, or train one with `adaptive train --method draft",
+        ),
+        (("--policy", "fixed:40"), "gamma=40 is not offered"),
+        (("--policy", "adasd"), "does not tell its entropy"),
+    ],
+)
+def test_what_no_engine_can_do_is_refused_in_the_command_lines_words(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[object, ...], message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ended = cli("generate", "--prompt", "long enough", "--model", model, *args, *ARGS)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+    assert ("Memory" in ended.err) == (args[1] == 5), "only a prompt's length is found out after loading"
+
+
+def test_what_will_be_taken_is_said_first(cli: Cli, model: Path) -> None:
+    ended = cli("generate", "--prompt", "x", "--model", model, "--max-tokens", 2, "--max-batch", 3, *ARGS)
+    line = next(line for line in ended.err.splitlines() if line.startswith("Memory in MiB"))
+    assert "target weights 0." in line
+    assert "target KV cache 0." in line
+    assert "a step at batch 3 " in line
 
 
 def test_a_folder_and_a_revision(cli: Cli, tmp_path: Path) -> None:
@@ -75,7 +110,7 @@ def test_a_folder_and_a_revision(cli: Cli, tmp_path: Path) -> None:
     assert record["prompt_tokens"] == len(tokenizer.encode(chat))
     ended = cli("generate", "--prompt", "x", "--model", folder, "--revision", "v2", *ARGS)
     assert ended.code == 1
-    assert "revision='v2' is for hub models only" in ended.err
+    assert "--revision v2 is for hub models only" in ended.err
 
 
 def test_a_file_that_is_no_model(cli: Cli, tmp_path: Path) -> None:
@@ -123,13 +158,13 @@ def test_lookup_drafts_at_all(model: Path) -> None:
     pytest.importorskip("transformers")
     from adaptive.benchmark import PromptItem
     from adaptive.cli.options import engine_options
-    from adaptive.cli.session import open_engine
+    from adaptive.cli.session import load
     from adaptive.cli.transformers_peer import transformers_arms
     from adaptive.requests import Sampling
 
     wanted = engine_options(str(model), None, "ngram", None, 1, None, "float32", "cpu", 1)
-    engine = open_engine(wanted, lambda done, total: None)
-    plain, lookup = transformers_arms(engine, ["transformers", "transformers-lookup"], wanted, ignore_eos=True)
+    engine = load(wanted)
+    plain, lookup = transformers_arms(engine, ["transformers", "transformers-lookup"], wanted, 1, ignore_eos=True)
     assert (plain.batch, lookup.batch, lookup.drafter) == (1, 1, "prompt lookup")
     forward, calls = lookup.generate.model.forward, []  # type: ignore[attr-defined]
 
