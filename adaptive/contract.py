@@ -74,7 +74,7 @@ RULE_PARAMS: Mapping[AcceptanceKind, Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A rule and its parameters: scalars or `[B]` arrays (`TABLE`: `[B, K]`), copied to the device, never a graph key."""
+    """A rule and its parameters: scalars or `[B]` (`TABLE`: `[B, K]`), copied to the device and never a graph key."""
 
     kind: AcceptanceKind = AcceptanceKind.STANDARD
     params: Mapping[str, float | FloatArray] = field(default_factory=dict)

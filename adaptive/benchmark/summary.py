@@ -35,7 +35,8 @@ class Figures:
     """One arm over one task, or over all of them. What an arm can not tell is nan or empty.
 
     `tokens_per_s` counts prompt processing too. `tau` is tokens per step, bonus included; `alpha` accepted / drafted;
-    `wasted` the drafted tokens that were thrown away.
+    `wasted` the drafted tokens that were thrown away; `lossy_accepted` of the accepted ones stood beyond the exact rule
+    (`RequestStats`).
     """
 
     requests: int
@@ -52,6 +53,8 @@ class Figures:
     drafted: int
     accepted: int
     wasted: int
+    lossy_accepted: int
+    divergence_spent: float
     tau: float
     alpha: float
     alpha_by_position: tuple[float, ...]
@@ -177,6 +180,8 @@ def _figures(runs: Sequence[Run], ratio: Ratio) -> Figures:
         drafted=drafted,
         accepted=accepted,
         wasted=drafted - accepted,
+        lossy_accepted=sum(one.lossy_accepted for one in stats),
+        divergence_spent=sum(one.divergence_spent for one in stats),
         tau=_divide(tokens, steps),
         alpha=_divide(accepted, drafted),
         alpha_by_position=_alpha_by_position(stats),
@@ -251,4 +256,6 @@ def _figures_json(figures: Figures) -> dict[str, object]:
         "drafted": figures.drafted,
         "accepted": figures.accepted,
         "wasted": figures.wasted,
+        "lossy_accepted": figures.lossy_accepted,
+        "divergence_spent": figures.divergence_spent,
     }

@@ -58,6 +58,12 @@ def print_slo(console: Console, arms: Mapping[str, Mapping[str, Attainment]]) ->
         console.print(table("Limits on the time per token", columns, rows, left=2))
 
 
+def print_metrics(console: Console, metrics: Mapping[str, float]) -> None:
+    """What a policy tells of itself; nothing where it has nothing to tell."""
+    if metrics:
+        console.print("Policy: " + ", ".join(f"{name} {number(value, 2)}" for name, value in metrics.items()))
+
+
 def lossless_line(summaries: list[ArmSummary]) -> str:
     """How many requests of each arm have other tokens than plain decoding's."""
     if summaries[0].mismatches is None:

@@ -1,8 +1,8 @@
 """Verification by a rule that is not exact, on the rows that allow one, and what it costs.
 
-With the rule's mass m (`engine/sampling/rules/base.py`), min(q, m) of the drafter's probability is *kept*. What is drawn
-after a rejection makes up for what is missing, max(p - kept, 0) renormalised: of all that could be drawn there this
-leaves the least distance to the target. On other rows m = p, and the very same operations are rejection sampling.
+With the rule's mass m (`engine/sampling/rules/base.py`), min(q, m) of the drafter's probability is *kept*. What is
+drawn after a rejection makes up for what is missing, max(p - kept, 0) renormalised: of all that could be drawn there
+this leaves the least distance to the target. On other rows m = p: the very same operations are rejection sampling.
 
 Shapes: B batch bucket, G = γ, W = γ + 1, N packed tokens, V vocabulary, T points of a table, K parameters.
 """

@@ -285,13 +285,13 @@ def test_block_verification_of_copied_drafts_follows_the_exact_joint_law() -> No
 @BOTH_RULES
 def test_a_biased_residual_is_caught(rule: Acceptance, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redrawing from p after a rejection, not from what is left of it, must not pass."""
-    lawful = verify._emit
+    lawful = verify.emit
 
     def biased(probs_NV: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         grid_BW, drafts_BG, verified_B, accepted_B, share_B1, choose_B, q_BGV = rest
         return lawful(probs_NV, grid_BW, drafts_BG, verified_B, accepted_B, share_B1, choose_B, q_BGV * 0)
 
-    monkeypatch.setattr(verify, "_emit", biased)
+    monkeypatch.setattr(verify, "emit", biased)
     assert chance(PLAIN, FAR_SMALL, rule, (3,), samples=SAMPLES // 2) < 1e-6
 
 

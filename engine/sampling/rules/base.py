@@ -21,14 +21,15 @@ from adaptive.contract import AcceptanceKind, Signal
 class Case:
     """Draft tokens to be judged, and whatever a rule may look at.
 
-    `p_BGV` is the distribution that the row's own token would come from, `q_BGV` the one that its draft token came from;
-    both are one-hot on greedy rows, and q is where text was copied. `seen_BGV` is p, but on greedy rows the target at
-    temperature 1: p alone would not say how near a miss was. `target_BGV` and `draft_BGV` are both models at
-    temperature 1 without filters on all rows, and `distance_BG` the Jensen-Shannon distance between them; these and
+    `p_BGV` is the distribution that the row's own token would come from, `q_BGV` the one that its draft token came
+    from; both are one-hot on greedy rows, and q is where text was copied. `seen_BGV` is p, but on greedy rows the
+    target at temperature 1: p alone would not say how near a miss was. `target_BGV` and `draft_BGV` are both models at
+    temperature 1 without filters, on all rows, and `distance_BG` is the Jensen-Shannon distance between them; this and
     `draft_BGV` are there for rules that need the signal `js`.
 
-    `exact_BG` says what the exact rule lets stand, `verified_B` how many draft tokens are there to be judged. `params_KB`
-    are the rule's parameters, in the order of `AcceptanceKind.params`; the last plane says whether `table_BT` holds.
+    `exact_BG` says what the exact rule lets stand, `verified_B` how many draft tokens are there to be judged.
+    `params_KB` are the rule's parameters, in the order of `AcceptanceKind.params`; the last plane says whether
+    `table_BT` holds.
     """
 
     drafts_BG: Tensor
