@@ -376,6 +376,19 @@ def test_extend_that_fails_stops_drafting(
     assert (guard.faults.clamped["extend"], guard.faults.errors["extend"]) == (clamped, errors)
 
 
+class Speaking(Scripted):
+    def metrics(self) -> Any:
+        return self.needs["answer"]()
+
+
+def test_what_a_policy_tells_of_itself_is_shown_or_its_failure_counted() -> None:
+    guard = guard_of()
+    assert guard.metrics(Scripted()) == {}
+    assert guard.metrics(Speaking(needs={"answer": lambda: {"share": 0.5}})) == {"share": 0.5}
+    assert guard.metrics(Speaking(needs={"answer": fail})) == {}
+    assert guard.faults.errors == {"metrics": 1}
+
+
 @pytest.mark.parametrize(
     ("needs", "message"),
     [

@@ -40,6 +40,7 @@ def requests(allow: Sequence[bool]) -> list[Request]:
 
 
 NOBODY, SOME, ALL = [False] * 6, [True, True, False, False, True, False], [True] * 6
+MOST = [True, True, False, True, True, True]
 
 
 def serve(
@@ -172,7 +173,7 @@ def test_outputs_tell_what_the_rule_let_stand_and_what_it_cost(name: str) -> Non
     engine = tiny_engine(max_batch=6, max_gamma=4, draft_model=NEAR)
     controller = Relaxing((4, 0, 2), LOOSE[name])
     engine.attach(controller)
-    outputs = {place: stats_of(parts) for place, parts in run_all(engine, requests(SOME)).items()}
+    outputs = {place: stats_of(parts) for place, parts in run_all(engine, requests(MOST)).items()}
     lossy, spent = np.zeros(6), np.zeros(6)
     for report in controller.reports:
         if report.lossy_accepted is not None and report.divergence_spent is not None:
@@ -183,7 +184,7 @@ def test_outputs_tell_what_the_rule_let_stand_and_what_it_cost(name: str) -> Non
     for place, stats in outputs.items():
         assert stats.lossy_accepted == lossy[int(place)]
         assert stats.divergence_spent == pytest.approx(spent[int(place)])
-        if not SOME[int(place)]:
+        if not MOST[int(place)]:
             assert (stats.lossy_accepted, stats.divergence_spent) == (0, 0)
     assert sum(stats.lossy_accepted for stats in outputs.values()) > 0
     assert sum(stats.divergence_spent for stats in outputs.values()) > 0
@@ -191,7 +192,7 @@ def test_outputs_tell_what_the_rule_let_stand_and_what_it_cost(name: str) -> Non
 
 # --- the joint law of four tokens ------------------------------------------------------------------------------------
 
-SEED, PLAIN, PAIRS = 3, Sampling(4, temperature=0.9), 3_000
+SEED, PLAIN, PAIRS = 3, Sampling(4, temperature=0.9), 2_000
 MID_SMALL = DraftModel(SMALL, near_weights(SMALL, SEED, noise=0.6))
 FAR_SMALL = DraftModel(SMALL, random_weights(SMALL, seed=12))
 

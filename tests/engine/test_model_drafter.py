@@ -236,7 +236,7 @@ def test_capabilities() -> None:
     caps = tiny_engine(draft_model=NEAR, max_gamma=4).capabilities()
     assert caps.gammas == (0, 1, 2, 3, 4)
     assert caps.drafters["model"].kind == "lm"
-    assert caps.acceptances == {AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}
+    assert caps.acceptances == set(AcceptanceKind)
 
 
 # --- sampled ---------------------------------------------------------------------------------------------------------
