@@ -101,8 +101,7 @@ def bench(
         arms = [*_policy_arms(engine, chosen, wanted, setup), *theirs]
         with Steps("bench", units(arms, items, repeat)) as steps:
             results = measure(arms, items, sampling, repeat, steps.begin)
-    ids = {item.id: token_ids(engine.tokenizer, item.prompt) for item in items}
-    gap = make_gap(engine, chosen[BASELINE], ids)
+    gap = make_gap(engine, chosen[BASELINE], {item.id: token_ids(engine.tokenizer, item.prompt) for item in items})
     comparable = sampling.greedy and wanted.synthetic is None
     outcome = conclude(arms, results, peers=others.labels, comparable=comparable, gap=gap)
     if json is not None:

@@ -15,7 +15,7 @@ from adaptive.cli import synthetic as s
 from adaptive.cli.configured import ConfigFile, configured
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import number, print_json, share, stderr, stdout, table
-from adaptive.cli.report import print_metrics, print_slo
+from adaptive.cli.report import print_afterwards
 from adaptive.cli.session import TextCodec, check_policies, load
 from adaptive.requests import Output, TokenLogprob
 
@@ -94,8 +94,7 @@ def generate(
     answers = ask(controller, items, sampling, printer, allow_lossy=setup.allow_lossy)
     if not json:
         stdout().print(_summary(answers, policy))
-        print_metrics(stdout(), controller.stats().metrics)
-        print_slo(stdout(), {policy: controller.stats().slo})
+        print_afterwards(stdout(), policy, controller.stats())
 
 
 def _read_items(path: Path | None, texts: list[str] | None, raw: bool) -> list[PromptItem]:

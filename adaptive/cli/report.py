@@ -12,6 +12,7 @@ from adaptive.cli.render import number, share, table
 from adaptive.slo import Attainment
 
 if TYPE_CHECKING:
+    from adaptive.stats import ControllerStats
     from adaptive.benchmark import ArmSummary, Comparison, Figures, ForeignCpu, Outcome, Ratio
 
 POSITIONS_SHOWN = 6
@@ -58,10 +59,11 @@ def print_slo(console: Console, arms: Mapping[str, Mapping[str, Attainment]]) ->
         console.print(table("Limits on the time per token", columns, rows, left=2))
 
 
-def print_metrics(console: Console, metrics: Mapping[str, float]) -> None:
-    """What a policy tells of itself; nothing where it has nothing to tell."""
-    if metrics:
-        console.print("Policy: " + ", ".join(f"{name} {number(value, 2)}" for name, value in metrics.items()))
+def print_afterwards(console: Console, policy: str, stats: ControllerStats) -> None:
+    """What a policy tells of itself, and who kept the limits; nothing where there is nothing to tell."""
+    if stats.metrics:
+        console.print("Policy: " + ", ".join(f"{name} {number(value, 2)}" for name, value in stats.metrics.items()))
+    print_slo(console, {policy: stats.slo})
 
 
 def lossless_line(summaries: list[ArmSummary]) -> str:

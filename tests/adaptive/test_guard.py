@@ -224,12 +224,6 @@ def test_budget_is_cut_to_what_the_batch_can_use() -> None:
     assert decide(guard_of(), Decision(2, verify=1)).verify == BATCH
 
 
-def test_a_tree_is_judged_exactly() -> None:
-    guard, tree = guard_of(), Decision(2, tree=TreeShape(parents=(-1, -1, 0)))
-    assert decide(guard, replace(tree, acceptance=TYPICAL)) == tree
-    assert guard.faults.clamped == {"tree_acceptance": 1}
-
-
 def test_lossy_acceptance_takes_consent() -> None:
     guard = guard_of(allow_lossy=False)
     assert decide(guard, Decision(2, acceptance=TYPICAL)).acceptance.lossless
@@ -374,19 +368,6 @@ def test_extend_that_fails_stops_drafting(
     more = guard.extend(Extending(needs={"answer": answer}), DraftProgress(0, np.arange(3), {}))
     assert more.tolist() == expected
     assert (guard.faults.clamped["extend"], guard.faults.errors["extend"]) == (clamped, errors)
-
-
-class Speaking(Scripted):
-    def metrics(self) -> Any:
-        return self.needs["answer"]()
-
-
-def test_what_a_policy_tells_of_itself_is_shown_or_its_failure_counted() -> None:
-    guard = guard_of()
-    assert guard.metrics(Scripted()) == {}
-    assert guard.metrics(Speaking(needs={"answer": lambda: {"share": 0.5}})) == {"share": 0.5}
-    assert guard.metrics(Speaking(needs={"answer": fail})) == {}
-    assert guard.faults.errors == {"metrics": 1}
 
 
 @pytest.mark.parametrize(

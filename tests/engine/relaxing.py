@@ -15,7 +15,7 @@ TABLED = Acceptance(KIND.JS, {TABLE: np.linspace(1.0, 0.0, 33)})
 LOOSE = {
     "typical": Acceptance(KIND.TYPICAL, {"epsilon": 0.02}),
     "threshold": Acceptance(KIND.THRESHOLD, {"threshold_single": 0.15, "threshold_acc": 0.5}),
-    "js v1": Acceptance(KIND.JS, {"threshold": 0.5}),
+    "js v1": Acceptance(KIND.JS, {"threshold": 0.9}),
     "js v2": TABLED,
     "divergence": Acceptance(KIND.DIVERGENCE, {"threshold": 0.4, "measure": 2.0, "fallback": 1.0}),
     "mentored": Acceptance(KIND.MENTORED, {"alpha": 0.6}),
