@@ -12,8 +12,8 @@ from adaptive.cli.render import number, share, table
 from adaptive.slo import Attainment
 
 if TYPE_CHECKING:
-    from adaptive.stats import ControllerStats
     from adaptive.benchmark import ArmSummary, Comparison, Figures, ForeignCpu, Outcome, Ratio
+    from adaptive.stats import ControllerStats
 
 POSITIONS_SHOWN = 6
 
