@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from adaptive.config_policies import STRICT, NamedSection, PolicySection
+from adaptive.config_policies import STRICT, AcceptanceSection, NamedSection, PolicySection
 from adaptive.contract import Policy
 from adaptive.slo import Slo
 
@@ -75,6 +75,9 @@ class Config(BaseSettings):
     engine: EngineSection = Field(default_factory=EngineSection)
     drafter: DrafterSection = Field(default_factory=DrafterSection)
     policy: PolicySection | None = Field(default=None, description="What decides γ; `adaptive policies` lists them.")
+    acceptance: AcceptanceSection | None = Field(
+        default=None, description="The rule that accepts draft tokens, where it is not the policy's own."
+    )
     slo: SloSection = Field(default_factory=SloSection)
     allow_lossy: bool = Field(default=False, description="Permit acceptance rules that change the text.")
 
@@ -110,13 +113,19 @@ class Config(BaseSettings):
     @property
     def label(self) -> str:
         """A short name of the policy."""
-        if isinstance(self.policy, NamedSection):
-            return self.policy.spec
-        return "none" if self.policy is None else self.policy.kind
+        if self.policy is None:
+            return "none"
+        policy = self.policy.spec if isinstance(self.policy, NamedSection) else self.policy.kind
+        return policy if self.acceptance is None else f"{policy}+{self.acceptance.kind}"
 
     def build_policy(self) -> Policy | None:
         """The policy, if the file names one. ValueError or OSError for a file of its own that can not be used."""
-        return None if self.policy is None else self.policy.build(self._folder)
+        if self.policy is None:
+            if self.acceptance is not None:
+                raise ValueError(f"acceptance {self.acceptance.kind} needs a policy in the same file: add one")
+            return None
+        policy = self.policy.build(self._folder)
+        return policy if self.acceptance is None else self.acceptance.around(policy)
 
     def options(self) -> dict[str, Any]:
         """The engine's settings under the names of the command line's options, those that are set."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from adaptive.contract import Policy
+from adaptive.contract import AcceptanceKind, Policy
 from adaptive.registry import get_policy
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Relaxed, Schedule
 from policies.cost_published import PUBLISHED_COSTS
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -128,6 +128,17 @@ class AdaSDSection(BaseModel):
 
     def build(self, folder: Path) -> Policy:
         return AdaSD(**self.model_dump(exclude={"kind"}))
+
+
+class AcceptanceSection(BaseModel):
+    """A rule that accepts draft tokens, around any policy (docs/acceptance.md); lossy ones take `allow_lossy`."""
+
+    model_config = STRICT
+    kind: AcceptanceKind
+    params: dict[str, float] = Field(default_factory=dict, description="Those not named keep the rule's defaults.")
+
+    def around(self, policy: Policy) -> Policy:
+        return Relaxed(policy, self.kind, **self.params)
 
 
 def _named(value: object) -> object:

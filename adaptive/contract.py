@@ -41,22 +41,40 @@ class AcceptanceKind(StrEnum):
 
     STANDARD = "standard"  # rejection sampling, Leviathan et al. 2023; vLLM's name for it
     BLOCK = "block"  # block verification, Sun et al. 2024
-    TYPICAL = "typical"
-    THRESHOLD = "threshold"
-    JS = "js"
-    DIVERGENCE = "divergence"
+    TYPICAL = "typical"  # Medusa
+    THRESHOLD = "threshold"  # SGLang's two thresholds
+    JS = "js"  # AdaSD
+    DIVERGENCE = "divergence"  # fuzzy speculative decoding
     MENTORED = "mentored"
     CACTUS = "cactus"
-    FLY = "fly"
+    FLY = "fly"  # gated by entropy
 
     @property
     def lossless(self) -> bool:
         return self in (AcceptanceKind.STANDARD, AcceptanceKind.BLOCK)
 
+    @property
+    def params(self) -> Mapping[str, float]:
+        """What the rule can be told, with defaults; exact rules take nothing."""
+        return RULE_PARAMS.get(self, {})
+
+
+TABLE = "table"
+"""The one parameter `[B, K]`: of `js`, the chance to stand at K equally spaced distances from 0 to 1."""
+RULE_PARAMS: Mapping[AcceptanceKind, Mapping[str, float]] = {
+    AcceptanceKind.TYPICAL: {"epsilon": 0.09, "delta": 0.3},
+    AcceptanceKind.THRESHOLD: {"threshold_single": 1.0, "threshold_acc": 1.0},
+    AcceptanceKind.JS: {"epsilon": 1e-4, "threshold": 0.0},
+    AcceptanceKind.DIVERGENCE: {"threshold": 0.1, "measure": 0.0, "fallback": 0.0},
+    AcceptanceKind.MENTORED: {"alpha": 0.2},
+    AcceptanceKind.CACTUS: {"alpha": 0.05},
+    AcceptanceKind.FLY: {"entropy": 0.3, "window": 6.0},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A rule and its parameters: scalars, `[B]` or `[B, K]` arrays, copied to the device and never a graph key."""
+    """A rule and its parameters: scalars or `[B]` (`TABLE`: `[B, K]`), copied to the device and never a graph key."""
 
     kind: AcceptanceKind = AcceptanceKind.STANDARD
     params: Mapping[str, float | FloatArray] = field(default_factory=dict)
@@ -288,8 +306,9 @@ class StepReport:
     two count nodes, `accepted` the path that stands, and it leaves no signals (None). `live` is False
     where the request had already ended. `step_s` runs from completion to completion (nan after idle); `draft_s`,
     `verify_s` and `prefill_s` are parts of it, nan where not timed. `prefill_s` is what reading and copying prompts
-    took, of requests that need not be in this batch yet. Signals are `[B, gamma]`: those of `DRAFT_SIGNALS` up to
-    `drafted`, those of `TARGET_SIGNALS` up to `verified`, nan beyond. (`match_len` is in the view.)
+    took, of requests that need not be in this batch yet. `lossy_accepted` of the accepted tokens stood beyond the exact
+    rule, `divergence_spent` says how far that strays (docs/acceptance.md); None under exact rules. Signals are
+    `[B, gamma]`: those of `DRAFT_SIGNALS` up to `drafted`, of `TARGET_SIGNALS` up to `verified`, nan beyond.
     """
 
     step: int
@@ -301,6 +320,7 @@ class StepReport:
     accepted: IntArray
     emitted: IntArray
     lossy_accepted: IntArray | None = None
+    divergence_spent: FloatArray | None = None
     num_prefill_tokens: int = 0
     step_s: float = float("nan")
     draft_s: float = float("nan")

@@ -187,6 +187,7 @@ class AdaptiveController:
             verified=total(tally.verified),
             accepted=total(tally.accepted),
             lossy_accepted=tally.lossy_accepted,
+            divergence_spent=tally.divergence_spent,
             verified_by_position=reached(tally.verified),
             accepted_by_position=reached(tally.accepted),
             gamma_histogram=dict(sorted(tally.gammas.items())),
@@ -199,6 +200,7 @@ class AdaptiveController:
             unmatched=self._unmatched,
             control_s=self._control_s,
             slo=self._ledger.attainment(),
+            metrics=self.guard.metrics(self._seat.policy),
         )
 
     # --- for the engine -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -27,6 +27,7 @@ from adaptive.contract import (
     floor_gamma,
 )
 from adaptive.legal import Rules, Stepwise, Trimming
+from adaptive.stats import Telling
 
 # No NullHandler: a policy that misbehaves should be seen on stderr even where nobody set up logging.
 logger = logging.getLogger(__name__)
@@ -149,6 +150,16 @@ class Guard:
             policy.forget(rows)
         except Exception as error:
             self.faults.error("forget", error)
+
+    def metrics(self, policy: Policy) -> Mapping[str, float]:
+        """What the policy tells of itself; nothing where it fails or has nothing to tell."""
+        if not isinstance(policy, Telling):
+            return {}
+        try:
+            return dict(policy.metrics())
+        except Exception as error:
+            self.faults.error("metrics", error)
+            return {}
 
     def _change(self, decision: Decision, view: StepView) -> Decision:
         """γ moves, unless it moved less than `dwell` steps ago and may stay in this batch."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from adaptive.contract import (
     DRAFT_SIGNALS,
     STANDARD,
+    TABLE,
     TARGET_SIGNALS,
     Acceptance,
     AcceptanceKind,
@@ -144,8 +145,12 @@ class Rules:
         drafter = self._drafter(decision.drafter, batch, note)
         gamma = self._drafter_gamma(gamma, drafter, batch, note)
         tree = _tree(decision.tree, self.caps.tree, note)
+        acceptance = self._acceptance(decision.acceptance, batch, note)
         if tree is not None:
             decision = _without_levers(decision, note)
+            if not acceptance.lossless:
+                note("tree_acceptance", f"acceptance {acceptance.kind} beside a tree, which is judged exactly")
+                acceptance = STANDARD
         parts = (
             gamma,
             self.verify(decision.verify, gamma, batch, note),
@@ -153,7 +158,7 @@ class Rules:
             self._confidence(decision.confidence, gamma, drafter, note),
             self._draft_stop(decision.draft_stop, batch, drafter, note),
             tree,
-            self._acceptance(decision.acceptance, batch, note),
+            acceptance,
             drafter,
             _reason(decision.reason, note),
         )
@@ -262,10 +267,11 @@ class Rules:
         elif acceptance.kind not in self._acceptances:
             kind = "acceptance" if acceptance.kind not in self.needs.acceptances else "lossy"
             note(kind, f"acceptance {acceptance.kind} is not among {sorted(map(str, self._acceptances))}")
-        elif not all(_is_number(value) or _is_parameter(value, batch) for value in acceptance.params.values()):
+        elif unfit := [name for name, value in acceptance.params.items() if not _fits(acceptance, name, value, batch)]:
             note(
                 "acceptance",
-                f"acceptance={acceptance!r} has a parameter that is no number or does not fit {batch} rows",
+                f"acceptance {acceptance.kind} has parameters {unfit} that are not its own, no numbers or do not fit "
+                f"{batch} rows: it takes {list(acceptance.kind.params)}",
             )
         else:
             return acceptance
@@ -359,6 +365,9 @@ def _finite(value: NDArray[Any]) -> bool:
     return value.dtype.kind != "f" or math.isfinite(np.vdot(value, value)) or bool(np.isfinite(value).all())
 
 
-def _is_parameter(value: object, batch: int) -> bool:
-    """`[B]` or `[B, K]`."""
-    return isinstance(value, np.ndarray) and value.ndim in (1, 2) and _is_numbers(value, (batch, *value.shape[1:]))
+def _fits(acceptance: Acceptance, name: str, value: object, batch: int) -> bool:
+    """A parameter of the rule: a number, `[B]`, or a table `[B, K]`."""
+    if name == TABLE and acceptance.kind is AcceptanceKind.JS:
+        points = value.shape[-1] if isinstance(value, np.ndarray) and value.ndim == 2 else 0
+        return points > 1 and _is_numbers(value, (batch, points))
+    return name in acceptance.kind.params and (_is_number(value) or _is_numbers(value, (batch,)))

@@ -119,6 +119,8 @@ class RequestStats:
 
     `ttft_ms` runs from submission to the first token; `tpot_ms` is (last - first token) / (tokens - 1), 0 for one.
     `accepted_by_position[k]` of `drafted_by_position[k]` verified draft tokens at depth k stood.
+    `lossy_accepted` of the accepted tokens stood beyond the exact rule and `divergence_spent` says how far that strays
+    from the model (docs/acceptance.md); both are 0 where acceptance was exact.
     `cached_prompt_tokens` of the prompt's tokens were found in the cache of an earlier request. `prefill_ms` is what
     reading the prompt took, nan where that is not known. `preemptions` counts how often it had to give up its row.
     """
@@ -133,6 +135,8 @@ class RequestStats:
     gamma_histogram: Mapping[int, int] = field(default_factory=dict)
     drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
+    lossy_accepted: int = 0
+    divergence_spent: float = 0.0
     cached_prompt_tokens: int = 0
     prefill_ms: float = math.nan
     preemptions: int = 0

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,15 +16,24 @@ from adaptive.slo import Attainment
 BLOCK_ROWS = 4096
 
 
+@runtime_checkable
+class Telling(Protocol):
+    """A policy with numbers of its own to show, beside those that its decisions leave."""
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerStats:
     """Totals since the controller was opened, over reported steps and rows that were live in them.
 
     `steps` counts batch steps, `row_steps` a step once for each live row; `tokens` are those decode steps emitted (a
     prompt's own step is not reported). `verified_by_position[k]` draft tokens at depth k were verified, of which
-    `accepted_by_position[k]` stood. `held` decisions kept their γ because of the guard's dwell; `clamped` and
-    `policy_errors` count by kind; `unmatched` reports named a step whose decision is not known. `control_s` is time
-    in `plan` and `report`, the policy's included. `slo` has the limits on time per token that finished requests kept.
+    `accepted_by_position[k]` stood. `lossy_accepted` of them stood beyond the exact rule, and `divergence_spent` says
+    how far that strays from the model (docs/acceptance.md). `held` decisions kept their γ because of the guard's
+    dwell; `clamped` and `policy_errors` count by kind; `unmatched` reports named a step whose decision is not known.
+    `control_s` is time in `plan` and `report`, the policy's included. `slo` has the limits on time per token that
+    finished requests kept, `metrics` what the policy tells of itself (`Telling`).
     """
 
     policy: str
@@ -35,6 +44,7 @@ class ControllerStats:
     verified: int
     accepted: int
     lossy_accepted: int
+    divergence_spent: float
     verified_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
     gamma_histogram: Mapping[int, int]
@@ -47,6 +57,7 @@ class ControllerStats:
     unmatched: int
     control_s: float
     slo: Mapping[str, Attainment] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tau(self) -> float:
@@ -76,6 +87,7 @@ class Tally:
         self.steps = 0
         self.switches = 0
         self.lossy_accepted = 0
+        self.divergence_spent = 0.0
         self.gammas: Counter[int] = Counter()
         self.drafted: IntArray = np.zeros(max_gamma + 1, np.int64)
         """`[γ + 1]`, like `verified` and `accepted`: how many live rows had exactly so many."""
@@ -103,6 +115,8 @@ class Tally:
             self.fold()
         if report.lossy_accepted is not None:
             self.lossy_accepted += int(report.lossy_accepted[report.live].sum())
+        if report.divergence_spent is not None:
+            self.divergence_spent += float(report.divergence_spent[report.live].sum())
 
     def fold(self) -> None:
         """Bring the totals up to date."""

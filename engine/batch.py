@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OutColumns:
-    """Columns of the packed feedback row: M + 1 tokens, then four numbers."""
+    """Columns of the packed feedback row: M + 1 tokens, then six numbers, the last a float in the same 64 bits."""
 
     max_gamma: int
 
@@ -47,8 +47,16 @@ class OutColumns:
         return self.max_gamma + 4
 
     @property
-    def width(self) -> int:
+    def lossy(self) -> int:
         return self.max_gamma + 5
+
+    @property
+    def spent(self) -> int:
+        return self.max_gamma + 6
+
+    @property
+    def width(self) -> int:
+        return self.max_gamma + 7
 
 
 class RowState:
@@ -87,6 +95,7 @@ class RowState:
         self.feedback_X = torch.zeros(self._num_out + math.prod(shape), dtype=torch.int64, device=device)
         self.out_X = self.feedback_X[: self._num_out]
         self.out_RO = self.out_X.view(rows, self.columns.width)
+        self.spent_R = self.out_RO.view(torch.float64)[:, self.columns.spent]
         self.signals_SRM = self.feedback_X[self._num_out :].view(torch.float64).view(shape)
         self.control = StepControl(rows, max_gamma, device)
         self.logprob_ids_RWX = ints(max_gamma + 1, MAX_LOGPROBS)

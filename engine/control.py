@@ -1,12 +1,13 @@
 """What a decision sets on the device without a graph of its own: lengths, budget, thresholds, weights, parameters.
 
-All of it lies in two flat buffers, one of integers and one of floats, so that a step whose decision brings something
-new costs two writes at most and any other step none. Shapes: R rows, M largest γ, S signals, K parameters of a rule.
+Nearly all of it lies in two flat buffers, one of integers and one of floats, so that a step whose decision brings
+something new costs two writes and any other step none. The tables of one rule, larger and seldom new, are a third.
+Shapes: R rows, M largest γ, S signals, K parameters of a rule, T points of a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
@@ -16,16 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive.contract import DRAFT_SIGNALS, AcceptanceKind, Decision, IntArray
+from adaptive.contract import DRAFT_SIGNALS, TABLE, Acceptance, Decision, FloatArray, IntArray
 from engine.graphs import Write
+from engine.sampling.rules import POINTS
 
 PASSES_ABOVE = frozenset({"entropy"})
 """Signals that stop a row's drafting above the threshold; the others do so below it."""
 CONFIDENCE_SIGNALS = (*DRAFT_SIGNALS, "match_len")
 """What survival can be told from, in the order of `weight_SM`."""
-RULE_PARAMS: Mapping[AcceptanceKind, Sequence[str]] = {}
-"""Parameters that a rule of this engine reads, in the order of `params_KR`. Exact rules have none."""
-MAX_PARAMS = 4
+MAX_PARAMS = 4  # in the order of `AcceptanceKind.params`; the last says whether the row has a table
 NO_BUDGET = 1 << 40
 
 Flat = TypeVar("Flat", Tensor, NDArray[Any])
@@ -36,7 +36,7 @@ class StepControl:
 
     `budget_1` counts a batch's packed tokens, roots included; `limit_R` the draft tokens a row may verify. A row stops
     drafting when a signal passes `stop_SR` (planes as in `DRAFT_SIGNALS`). `weight_SM`, `bias_M` and `target_R` say who
-    gets the budget (`engine/split.py`); `params_KR` are the acceptance rule's.
+    gets the budget (`engine/split.py`); `params_KR` and `table_RT` are the acceptance rule's.
     """
 
     def __init__(self, rows: int, max_gamma: int, device: str) -> None:
@@ -48,6 +48,8 @@ class StepControl:
         self._ints, self._floats = self._plain
         self.ints_X = torch.tensor(self._ints, device=device)
         self.floats_X = torch.tensor(self._floats, device=device)
+        self._table: FloatArray = np.zeros((rows, POINTS))
+        self.table_RT = torch.tensor(self._table, device=device)
         self.budget_1, self.limit_R = _parts(self.ints_X, self._int_shapes)
         self.stop_SR, self.weight_SM, self.bias_M, self.target_R, self.params_KR = _parts(
             self.floats_X, self._float_shapes
@@ -61,6 +63,8 @@ class StepControl:
             self._fill_ints(ints, decision, rows)
             self._fill_floats(floats, decision, rows)
         self._send(write, ints, floats)
+        if TABLE in decision.acceptance.params:
+            self._send_table(write, decision.acceptance, rows)
 
     def limit(self, write: Write, rows: IntArray, lens: IntArray) -> None:
         """Lower the draft tokens that each of `rows` may verify."""
@@ -71,14 +75,21 @@ class StepControl:
 
     def forget(self) -> None:
         """A step was interrupted: what the device holds is not known, so that the next decision is written whole."""
-        self._ints, self._floats = np.zeros(0, dtype=np.int64), np.zeros(0)
+        self._ints, self._floats, self._table = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((0, 0))
 
     def _send(self, write: Write, ints: IntArray, floats: NDArray[np.float64]) -> None:
         if ints is not self._ints and not np.array_equal(ints, self._ints):
-            write(self.ints_X, ints.tolist())
+            write(self.ints_X, ints)
         if floats is not self._floats and not np.array_equal(floats, self._floats):
-            write(self.floats_X, floats.tolist())
+            write(self.floats_X, floats)
         self._ints, self._floats = ints, floats
+
+    def _send_table(self, write: Write, acceptance: Acceptance, rows: IntArray) -> None:
+        table = self._table.copy() if self._table.size else np.zeros(tuple(self.table_RT.shape))
+        table[rows] = _resampled(np.asarray(acceptance.params[TABLE]))
+        if not np.array_equal(table, self._table):
+            write(self.table_RT, table)
+        self._table = table
 
     def _defaults(self) -> tuple[IntArray, NDArray[np.float64]]:
         ints: IntArray = np.zeros(sum(map(prod, self._int_shapes)), dtype=np.int64)
@@ -108,13 +119,26 @@ class StepControl:
             bias_M[: decision.gamma] = decision.confidence.bias
         if decision.row_target is not None:
             target_R[rows] = decision.row_target
-        for place, name in enumerate(RULE_PARAMS.get(decision.acceptance.kind, ())):
-            params_KR[place, rows] = decision.acceptance.params[name]
+        params = decision.acceptance.params
+        for place, (name, default) in enumerate(decision.acceptance.kind.params.items()):
+            params_KR[place, rows] = params.get(name, default)
+        params_KR[-1, rows] = TABLE in params
 
 
 def _steers(decision: Decision) -> bool:
     levers = (decision.verify, decision.draft_stop, decision.confidence, decision.row_target)
-    return any(lever is not None for lever in levers) or bool(decision.acceptance.params)
+    return any(lever is not None for lever in levers) or not decision.acceptance.lossless
+
+
+def _resampled(table_BK: FloatArray) -> FloatArray:
+    """Tables of K values as tables of `POINTS`, read linearly in between."""
+    last = table_BK.shape[1] - 1
+    if last == POINTS - 1:
+        return table_BK
+    place_T = np.linspace(0.0, last, POINTS)
+    low_T = np.minimum(place_T.astype(np.int64), last - 1)
+    table: FloatArray = table_BK[:, low_T] + (place_T - low_T) * (table_BK[:, low_T + 1] - table_BK[:, low_T])
+    return table
 
 
 def _parts(flat: Flat, shapes: Sequence[Sequence[int]]) -> Iterator[Flat]:

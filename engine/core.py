@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from adaptive.contract import AcceptanceKind, Capabilities, Controller, Needs, TreeLimits
+from adaptive.contract import Capabilities, Controller, Needs, TreeLimits
 from adaptive.requests import Output, Request, RequestId
 from engine.admission import Admission, ServingCounts
 from engine.batch import RowState
@@ -18,6 +18,7 @@ from engine.drafters import Drafter, KeepsPrefixes, TreeDrafter, features_of
 from engine.graphs import make_backend
 from engine.identity import identify
 from engine.intake import Intake
+from engine.judging import offered
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
 from engine.observe import Observer
@@ -118,7 +119,7 @@ class LLMEngine:
             gammas=tuple(range(self.state.max_gamma + 1)),
             batch_buckets=doubling_buckets(self.config.max_batch),
             drafters=drafters,
-            acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK}),
+            acceptances=offered(self.drafter.caps if self.drafter else None),
             ragged=True,
             verify_budget=True,
             stepwise=self.drafter is not None and self.drafter.when == "before" and not self.drafter.at_once,
@@ -209,6 +210,8 @@ class LLMEngine:
         for place, sequence in enumerate(batch):
             accepted = int(report.accepted[place])
             sequence.record(feedback.gamma, feedback.by_position(place), accepted)
+            if feedback.lossy is not None and feedback.spent is not None:
+                sequence.spend(int(feedback.lossy[place]), float(feedback.spent[place]))
             tokens = feedback.tokens[place][: accepted + 1]
             output = sequence.extend(tokens, self._observer.completed_at, feedback.logprobs(place, accepted + 1))
             report.emitted[place] = len(output.tokens)

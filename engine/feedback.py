@@ -14,6 +14,8 @@ from engine.tree import StaticTree
 class Feedback:
     """One step's results on the host, per request of the batch. Seconds are nan where a piece did not run.
 
+    `lossy` and `spent` are what a rule that is not exact let stand and cost (`StepReport`); None under exact rules.
+
     γ is what was drafted: the depth of the `tree`, where there was one, of which `drafted` and `verified` count nodes.
     """
 
@@ -25,6 +27,8 @@ class Feedback:
     drafted: IntArray
     draft_s: float
     verify_s: float
+    lossy: IntArray | None = None
+    spent: FloatArray | None = None
     signals: Mapping[Signal, FloatArray] | None = None
     logprob_values: list[list[list[float]]] | None = None
     logprob_ids: list[list[list[int]]] | None = None

@@ -119,6 +119,8 @@ class Observer:
             verified=feedback.verified,
             accepted=feedback.accepted,
             emitted=np.zeros(len(view.rows), dtype=np.int64),
+            lossy_accepted=feedback.lossy,
+            divergence_spent=feedback.spent,
             num_prefill_tokens=view.num_prefill_tokens,
             step_s=self.completed_at - self._started_at,
             draft_s=feedback.draft_s,

@@ -57,6 +57,8 @@ class RequestState:
     gamma_histogram: dict[int, int] = field(default_factory=dict)
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    lossy_accepted: int = 0
+    divergence_spent: float = 0.0
     cached_prompt_tokens: int = 0
     prefill_s: float = 0.0
     preemptions: int = 0
@@ -99,6 +101,11 @@ class RequestState:
         for position, count in enumerate(verified):
             self.drafted_by_position[position] += count
             self.accepted_by_position[position] += position < accepted
+
+    def spend(self, lossy_accepted: int, divergence: float) -> None:
+        """What one decode step strayed from the target, by a rule that the request allows."""
+        self.lossy_accepted += lossy_accepted
+        self.divergence_spent += divergence
 
     def extend(self, tokens: Sequence[int], now: float, logprobs: Sequence[TokenLogprob] | None) -> Output:
         """Take a step's tokens up to the first that ends the request: a stop token, a stop string, or the budget."""
@@ -146,6 +153,8 @@ class RequestState:
             gamma_histogram=dict(self.gamma_histogram),
             drafted_by_position=tuple(self.drafted_by_position),
             accepted_by_position=tuple(self.accepted_by_position),
+            lossy_accepted=self.lossy_accepted,
+            divergence_spent=self.divergence_spent,
             cached_prompt_tokens=self.cached_prompt_tokens,
             prefill_ms=1e3 * self.prefill_s,
             preemptions=self.preemptions,

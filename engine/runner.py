@@ -27,8 +27,8 @@ from engine.drafting import Drafted, DraftWatch, trimmed
 from engine.feedback import Feedback
 from engine.graphs import Backend, Piece
 from engine.index_upkeep import IndexUpkeep
+from engine.judging import rule_of, rule_signals, sampler_of
 from engine.prefill import Prefill, PrefillKey
-from engine.sampling.distribution import Sampler
 from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepBundle, StepKey
 from engine.tree import StaticTree, TreeKey, static_tree
@@ -93,7 +93,7 @@ class StepRunner:
         report log-probabilities are recorded when first met.
         """
         if self._catch_up is not None:
-            self._catch_up.drafter.prepare(needs.signals)
+            self._catch_up.drafter.prepare(needs.signals | rule_signals(needs.acceptances))
         before, self._needs = self._needs, needs
         try:
             self._record(needs)
@@ -287,19 +287,17 @@ class StepRunner:
             return key
         if needs is None or drafter is None or not key.gamma:
             return replace(key, trimmed=trims and key.gamma > 0)
-        signals = needs.signals & drafter.caps.signals - {"match_len"}
+        signals = needs.signals & drafter.caps.signals - {"match_len"} | rule_signals({key.acceptance})
         return replace(key, signals=signals, trimmed=trims or needs.budget or needs.stepwise or needs.trim)
 
     def _shape(self, decision: Decision, tree: StaticTree | None, batch: Sequence[RequestState]) -> StepKey:
         """The key of the narrowest packed width; the true one depends on what the drafter finds."""
         gamma, widest = (tree.depth, tree.key.nodes) if tree else (decision.gamma, decision.gamma)
-        acceptance = decision.acceptance.kind
         longest = max(request.context_len for request in batch)
-        samplings = [request.request.sampling for request in batch]
-        sampler = Sampler.GREEDY
-        if any(not sampling.greedy for sampling in samplings):
-            filtered = any(sampling.top_k or sampling.top_p < 1 for sampling in samplings if not sampling.greedy)
-            sampler = Sampler.FILTERED if filtered else Sampler.PLAIN
+        sampler = sampler_of(batch)
+        # Rows without drafts have but one verdict, and a tree's candidates are chosen without chance: one under every
+        # lossless rule, and the only ones it knows.
+        alike = not gamma or tree is not None or self._step.synthetic_M is not None
         bucket = ceil_bucket(self._batches, batch[-1].row + 1)
         key = StepKey(
             batch=bucket,
@@ -307,10 +305,8 @@ class StepRunner:
             verify_tokens=ceil_bucket(self._widths(bucket, widest), len(batch)),
             context=ceil_bucket(self._contexts, min(longest + widest + 1, self._config.context_len)),
             sampler=sampler,
-            logprobs=any(sampling.logprobs is not None for sampling in samplings),
-            # Greedy rows and rows without drafts have but one verdict under every lossless rule.
-            # So has a tree whose candidates were chosen without chance.
-            acceptance=acceptance if gamma and not tree and sampler is not Sampler.GREEDY else AcceptanceKind.STANDARD,
+            logprobs=any(request.request.sampling.logprobs is not None for request in batch),
+            acceptance=AcceptanceKind.STANDARD if alike else rule_of(decision.acceptance.kind, batch, sampler),
             tree=tree.key if tree else None,
         )
         return self._served(key, trims=decision.verify is not None)
@@ -389,6 +385,8 @@ class StepRunner:
             drafted=drafted,
             draft_s=seconds[0],
             verify_s=seconds[1],
+            lossy=None if key.acceptance.lossless else out[:, state.columns.lossy],
+            spent=None if key.acceptance.lossless else out.view(np.float64)[:, state.columns.spent],
             signals=self._reported(key, rows, drafted, out[:, state.columns.verified]) if key.signals else None,
             logprob_values=values,
             logprob_ids=ids,

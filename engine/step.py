@@ -26,10 +26,12 @@ from engine.kv import KVCache
 from engine.layout import PackedLayout, pack
 from engine.models.decoder import Decoder
 from engine.sampling.distribution import Sampler, choose, distribution
+from engine.sampling.lossy import Drawn, Told, verify_lossy
 from engine.sampling.randomness import ACCEPT, CHOOSE, SYNTHETIC, uniform
+from engine.sampling.rules import RULES
 from engine.sampling.tree import first_children, longest, walk
 from engine.sampling.verify import count_accepted, verify_block, verify_greedy, verify_standard
-from engine.signals import note_target
+from engine.signals import SIGNALS, note_target
 from engine.split import verify_lens
 from engine.tree import TreeKey, TreeState
 from engine.tree_links import TreeLinks
@@ -159,14 +161,16 @@ class DecodeStep:
             self._accept_tree(key, key.tree, layout, logits_NV)
             return
         drafts_BG = self.state.drafts_RM[: key.batch, : key.gamma]
+        if key.signals:
+            note_target(self.state, key.signals, logits_NV, layout.grid_BW, self._plain_draft_probs(key))
         if self.synthetic_M is not None:
             accepted_B, emitted_BW = self._override(key, layout, logits_NV, drafts_BG, self.synthetic_M)
+        elif not key.acceptance.lossless:
+            accepted_B, emitted_BW = self._relax(key, layout, logits_NV, drafts_BG)
         elif key.sampler is Sampler.GREEDY:
             accepted_B, emitted_BW = verify_greedy(logits_NV.argmax(-1), layout.grid_BW, drafts_BG, layout.verified_B)
         else:
             accepted_B, emitted_BW = self._sample(key, layout, logits_NV, drafts_BG)
-        if key.signals:
-            note_target(self.state, key.signals, logits_NV, layout.grid_BW, self._plain_draft_probs(key))
         if key.logprobs:
             self._logprobs(key, logits_NV, layout.grid_BW, emitted_BW)
         self._append(key, emitted_BW, accepted_B, layout.verified_B)
@@ -178,6 +182,33 @@ class DecodeStep:
         verify = verify_block if key.acceptance is AcceptanceKind.BLOCK else verify_standard
         q_BGV = self._draft_probs(key)
         return verify(probs_NV, layout.grid_BW, drafts_BG, layout.verified_B, accept_BG, choose_B, q_BGV)
+
+    def _relax(self, key: StepKey, layout: PackedLayout, logits: Tensor, drafts_BG: Tensor) -> tuple[Tensor, Tensor]:
+        """By a rule that is not exact where rows allow it; fills the meters."""
+        state, batch = self.state, key.batch
+        drawn = Drawn(
+            logits_NV=logits,
+            probs_NV=self._probs(key, layout.row_N, logits),
+            grid_BW=layout.grid_BW,
+            drafts_BG=drafts_BG,
+            verified_B=layout.verified_B,
+            q_BGV=None if key.sampler is Sampler.GREEDY else self._draft_probs(key),
+            greedy_B=state.temperature_R[:batch] == 0,
+            allow_B=state.allow_lossy_R[:batch] > 0,
+            accept_BG=self._uniforms(key, key.gamma, ACCEPT),
+            choose_B=self._uniforms(key, 1, CHOOSE).squeeze(1),
+        )
+        distance_BG = state.signals_SRM[SIGNALS.index("js"), :batch, : key.gamma]
+        told = Told(
+            params_KB=state.control.params_KR[:, :batch],
+            table_BT=state.control.table_RT[:batch],
+            draft_BGV=self._plain_draft_probs(key),
+            distance_BG=distance_BG if "js" in key.signals else None,
+        )
+        verdict = verify_lossy(RULES[key.acceptance], drawn, told)
+        state.out_RO[:batch, state.columns.lossy].copy_(verdict.lossy_B)
+        state.spent_R[:batch].copy_(verdict.spent_B)
+        return verdict.accepted_B, verdict.emitted_BW
 
     def _accept_tree(self, key: StepKey, shape: TreeKey, layout: PackedLayout, logits_NV: Tensor) -> None:
         """Append the path that stands and the token after it, and bring its keys and values together."""

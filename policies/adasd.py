@@ -111,6 +111,10 @@ class AdaSD:
         """Of the outcomes learnt from, the share that an exact rule decided; nan before the first."""
         return self._exact_outcomes / self._outcomes if self._outcomes else float("nan")
 
+    def metrics(self) -> dict[str, float]:
+        """For `stats().metrics`; empty where nothing is learnt from outcomes."""
+        return {} if self.generation_only else {"exact_share": self.exact_share}
+
     @property
     def cold(self) -> bool:
         """Whether the exact rule still decides everywhere, for lack of evidence."""

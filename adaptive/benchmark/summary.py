@@ -36,8 +36,9 @@ class Figures:
     """One arm over one task, or over all of them. What an arm can not tell is nan or empty.
 
     `tokens_per_s` counts prompt processing too. `tau` is tokens per step, bonus included; `alpha` accepted / drafted;
-    `wasted` the drafted tokens that were thrown away. `alpha_by_position` is the share of the tokens verified at a
-    depth that stood, for which all before them had to.
+    `wasted` the drafted tokens that were thrown away; `lossy_accepted` of the accepted ones stood beyond the exact rule
+    (`RequestStats`). `alpha_by_position` is the share of the tokens verified at a depth that stood, for which all
+    before them had to.
     """
 
     requests: int
@@ -54,6 +55,8 @@ class Figures:
     drafted: int
     accepted: int
     wasted: int
+    lossy_accepted: int
+    divergence_spent: float
     tau: float
     alpha: float
     alpha_by_position: tuple[float, ...]
@@ -185,6 +188,8 @@ def _figures(own: Sequence[Measurement], plain: Sequence[Measurement], ratio: Ra
         drafted=drafted,
         accepted=accepted,
         wasted=drafted - accepted,
+        lossy_accepted=sum(one.lossy_accepted for one in stats),
+        divergence_spent=sum(one.divergence_spent for one in stats),
         tau=_divide(tokens, steps),
         alpha=_divide(accepted, drafted),
         alpha_by_position=_alpha_by_position(stats),
@@ -263,4 +268,6 @@ def _figures_json(figures: Figures) -> dict[str, object]:
         "drafted": figures.drafted,
         "accepted": figures.accepted,
         "wasted": figures.wasted,
+        "lossy_accepted": figures.lossy_accepted,
+        "divergence_spent": figures.divergence_spent,
     }

@@ -83,6 +83,7 @@ def bench(
     top_p: o.TopP = 1.0,
     seed: o.FixedSeed = 0,
     ignore_eos: o.IgnoreEos = False,
+    allow_lossy: o.AllowLossy = False,
     model: o.Model = o.DEFAULT_MODEL,
     revision: o.Revision = None,
     drafter: o.Drafter = "ngram",
@@ -101,7 +102,7 @@ def bench(
     debug: o.Debug = False,
 ) -> None:
     """Measure policies against plain decoding (fixed:0), arm beside arm, task by task."""
-    setup = configured(ctx)
+    setup = configured(ctx, allow_lossy=allow_lossy)
     chosen = _with_baseline(setup.parse(policies or [DEFAULT_POLICIES]))
     sampling = o.sampling_options(
         max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, ignore_eos=ignore_eos

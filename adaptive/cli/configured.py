@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -47,9 +47,10 @@ class Configured:
         return chosen
 
 
-def configured(ctx: typer.Context) -> Configured:
-    """What `--config` brought; the defaults without it."""
-    return ctx.obj if isinstance(ctx.obj, Configured) else Configured()
+def configured(ctx: typer.Context, *, allow_lossy: bool = False) -> Configured:
+    """What `--config` brought, or the defaults without it; `allow_lossy` adds consent that an option gave."""
+    setup = ctx.obj if isinstance(ctx.obj, Configured) else Configured()
+    return replace(setup, allow_lossy=setup.allow_lossy or allow_lossy)
 
 
 def _use(ctx: typer.Context, path: Path | None) -> Path | None:

@@ -15,7 +15,7 @@ from adaptive.cli import synthetic as s
 from adaptive.cli.configured import ConfigFile, configured
 from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.render import number, print_json, share, stderr, stdout, table
-from adaptive.cli.report import print_slo
+from adaptive.cli.report import print_afterwards
 from adaptive.cli.session import TextCodec, load, prompts_that_fit
 from adaptive.requests import Output, TokenLogprob
 
@@ -50,6 +50,7 @@ def generate(
     seed: o.Seed = None,
     stop: o.Stop = None,
     ignore_eos: o.IgnoreEos = False,
+    allow_lossy: o.AllowLossy = False,
     logprobs: Logprobs = None,
     model: o.Model = o.DEFAULT_MODEL,
     revision: o.Revision = None,
@@ -70,7 +71,7 @@ def generate(
     from adaptive.benchmark import ask
     from adaptive.controller import AdaptiveController
 
-    setup = configured(ctx)
+    setup = configured(ctx, allow_lossy=allow_lossy)
     policy, chosen = setup.parse_one(policy)
     sampling = o.sampling_options(
         max_tokens=max_tokens,
@@ -93,7 +94,7 @@ def generate(
         answers = ask(controller, items, sampling, printer, allow_lossy=setup.allow_lossy)
     if not json:
         stdout().print(_summary(answers, policy))
-        print_slo(stdout(), {policy: controller.stats().slo})
+        print_afterwards(stdout(), policy, controller.stats())
 
 
 def _read_items(path: Path | None, texts: list[str] | None, raw: bool) -> list[PromptItem]:
@@ -165,6 +166,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
         "steps": stats.steps,
         "drafted": stats.drafted,
         "accepted": stats.accepted,
+        "lossy_accepted": stats.lossy_accepted,
+        "divergence_spent": stats.divergence_spent,
         "tau": stats.tau,
         "alpha": stats.alpha,
         "gamma_histogram": dict(stats.gamma_histogram),
@@ -179,6 +182,8 @@ def answer_json(answer: Answer) -> dict[str, object]:
 
 def _summary(answers: list[Answer], policy: str) -> Table:
     columns = ["id", "tokens", "end", "TTFT ms", "TPOT ms", "steps", "drafted", "accepted", "τ", "α", "γ: steps"]
+    lossy = any(answer.stats is not None and answer.stats.lossy_accepted for answer in answers)
+    columns += ["beyond", "spent"] if lossy else []
     rows = []
     for answer in answers:
         stats = answer.stats
@@ -196,6 +201,7 @@ def _summary(answers: list[Answer], policy: str) -> Table:
                 number(stats.tau, 2),
                 share(stats.alpha),
                 " ".join(f"{gamma}:{count}" for gamma, count in sorted(stats.gamma_histogram.items())),
+                *([str(stats.lossy_accepted), number(stats.divergence_spent, 2)] if lossy else []),
             ]
         )
     return table(f"policy {policy}", columns, rows)

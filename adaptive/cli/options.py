@@ -101,6 +101,14 @@ Threads = Annotated[
     typer.Option("--threads", min=1, help="CPU threads.", rich_help_panel=ENGINE_PANEL, show_default="all cores"),
 ]
 
+AllowLossy = Annotated[
+    bool,
+    typer.Option(
+        "--allow-lossy",
+        help="Permit acceptance rules that change the text, to the policy and for all requests.",
+        rich_help_panel=SAMPLING_PANEL,
+    ),
+]
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", help="Tokens per answer at most.", rich_help_panel=SAMPLING_PANEL)
 ]

@@ -13,6 +13,7 @@ from adaptive.slo import Attainment
 
 if TYPE_CHECKING:
     from adaptive.benchmark import ArmSummary, Comparison, Figures, ForeignCpu, Outcome, Ratio
+    from adaptive.stats import ControllerStats
 
 POSITIONS_SHOWN = 6
 
@@ -64,6 +65,13 @@ def print_slo(console: Console, arms: Mapping[str, Mapping[str, Attainment]]) ->
     if rows:
         columns = ["class", "arm", "requests", "kept", "mean TPOT ms"]
         console.print(table("Limits on the time per token", columns, rows, left=2))
+
+
+def print_afterwards(console: Console, policy: str, stats: ControllerStats) -> None:
+    """What a policy tells of itself, and who kept the limits; nothing where there is nothing to tell."""
+    if stats.metrics:
+        console.print("Policy: " + ", ".join(f"{name} {number(value, 2)}" for name, value in stats.metrics.items()))
+    print_slo(console, {policy: stats.slo})
 
 
 def lossless_line(summaries: list[ArmSummary]) -> str:

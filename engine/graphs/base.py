@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Piece = Callable[[], None]
-HostValue = int | float | Sequence[int] | Sequence[float]
+HostValue = int | float | Sequence[int] | Sequence[float] | NDArray[Any]
 Write = Callable[[Tensor, HostValue], None]
 Read = Callable[[Tensor], NDArray[Any]]
 Answer = Callable[[], NDArray[Any]]

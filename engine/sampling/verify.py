@@ -47,7 +47,7 @@ def verify_standard(
     p_BG = probs_NV[grid_BW[:, :-1], drafts_BG]
     accepted_B = count_accepted(accept_BG * _draft_probs(drafts_BG, q_BGV) < p_BG, verified_B)
     share_B1 = torch.ones_like(accepted_B, dtype=probs_NV.dtype).unsqueeze(1)
-    return accepted_B, _emit(probs_NV, grid_BW, drafts_BG, verified_B, accepted_B, share_B1, choose_B, q_BGV)
+    return accepted_B, emit(probs_NV, grid_BW, drafts_BG, verified_B, accepted_B, share_B1, choose_B, q_BGV)
 
 
 def verify_block(
@@ -82,7 +82,7 @@ def verify_block(
     stands_BG = (accept_BG < chance_BG) & (length_G <= verified_B1)
     accepted_B = (stands_BG * length_G).amax(1)
     share_B1 = share_BW.gather(1, accepted_B.unsqueeze(1))
-    return accepted_B, _emit(probs_NV, grid_BW, drafts_BG, verified_B, accepted_B, share_B1, choose_B, q_BGV)
+    return accepted_B, emit(probs_NV, grid_BW, drafts_BG, verified_B, accepted_B, share_B1, choose_B, q_BGV)
 
 
 def _draft_probs(drafts_BG: Tensor, q_BGV: Tensor | None) -> Tensor | float:
@@ -97,7 +97,7 @@ def _shares(ratio_BG: Tensor) -> Tensor:
     return torch.stack(shares, 1)
 
 
-def _emit(
+def emit(
     probs_NV: Tensor,
     grid_BW: Tensor,
     drafts_BG: Tensor,
@@ -107,7 +107,10 @@ def _emit(
     choose_B: Tensor,
     q_BGV: Tensor | None,
 ) -> Tensor:
-    """The accepted draft tokens and the one after them `[B, W]`: from max(share · p - q, 0) where one was rejected."""
+    """The accepted draft tokens and the one after them `[B, W]`: from max(share · p - q, 0) where one was rejected.
+
+    `q_BGV` is what the drafter gave to each token, or of that the part that was let stand.
+    """
     place_B1 = accepted_B.unsqueeze(1)
     p_BV = probs_NV.index_select(0, grid_BW.gather(1, place_B1).squeeze(1))
     padded_BW = torch.cat([drafts_BG, drafts_BG.new_zeros((drafts_BG.shape[0], 1))], 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adaptive.config import Config
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Relaxed, Schedule
 from policies.cost import StepCost
 from tests.rules.project import ROOT
 
@@ -121,6 +121,21 @@ def test_every_policy_is_built_with_its_parameters(tmp_path: Path) -> None:
     adasd = built("{kind: adasd, generation_only: true, window: 9}")
     assert isinstance(adasd, AdaSD)
     assert (adasd.generation_only, adasd.window) == (True, 9)
+
+
+def test_a_rule_goes_around_the_policy(tmp_path: Path) -> None:
+    rule = "acceptance: {kind: typical, params: {epsilon: 0.2}}\n"
+    config = loaded(tmp_path, "policy: fixed:3\n" + rule)
+    policy = config.build_policy()
+    assert isinstance(policy, Relaxed)
+    assert isinstance(policy.policy, Fixed)
+    assert (config.label, policy.kind, policy.params) == ("fixed:3+typical", "typical", {"epsilon": 0.2})
+    with pytest.raises(ValueError, match="typical needs a policy in the same file"):
+        loaded(tmp_path, rule).build_policy()
+    with pytest.raises(ValueError, match=r"acceptance\.kind"):
+        loaded(tmp_path, "acceptance: {kind: typicle}\n")
+    with pytest.raises(ValueError, match="no parameter 'alpha'"):
+        loaded(tmp_path, "policy: ema\nacceptance: {kind: typical, params: {alpha: 1}}\n").build_policy()
 
 
 def test_defaults_in_the_file_are_those_of_the_classes(tmp_path: Path) -> None:

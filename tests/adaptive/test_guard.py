@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from adaptive.contract import (
+    TABLE,
     Acceptance,
     AcceptanceKind,
     Capabilities,
@@ -35,7 +36,7 @@ CAPS = Capabilities(
         "lm": DrafterCaps("lm", 8, signals=frozenset({"top_prob", "entropy"})),
         "ngram": DrafterCaps("ngram", 2),
     },
-    acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK, AcceptanceKind.TYPICAL}),
+    acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK, AcceptanceKind.TYPICAL, AcceptanceKind.JS}),
     ragged=True,
     verify_budget=True,
     stepwise=True,
@@ -45,7 +46,7 @@ NEEDS = Needs(
     gammas={1: (0, 8), 4: (0, 1, 2, 4), 8: (0, 1)},
     drafters=frozenset({"lm", "ngram"}),
     signals=frozenset({"top_prob"}),
-    acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK, AcceptanceKind.TYPICAL}),
+    acceptances=frozenset({AcceptanceKind.STANDARD, AcceptanceKind.BLOCK, AcceptanceKind.TYPICAL, AcceptanceKind.JS}),
     budget=True,
 )
 THREE = np.array([1.0, 2.0, 3.0])
@@ -119,7 +120,13 @@ def test_what_is_no_decision_is_replaced(answer: object) -> None:
         ("tree", TreeShape(parents=()), "tree"),
         ("tree", TreeShape(depth=2, width=9, nodes=4), "tree"),
         ("tree", (-1, 0), "tree"),
-        ("acceptance", Acceptance(AcceptanceKind.JS), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.FLY), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {"epsilom": 0.1}), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {"epsilon": np.ones((3, 2))}), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {TABLE: np.ones((3, 2))}), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.JS, {TABLE: np.ones((3, 1))}), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.JS, {TABLE: np.ones((2, 33))}), "acceptance"),
+        ("acceptance", Acceptance(AcceptanceKind.JS, {TABLE: 0.5}), "acceptance"),
         ("acceptance", Acceptance("standard"), "acceptance"),  # type: ignore[arg-type]
         ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {"epsilon": math.inf}), "acceptance"),
         ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {"epsilon": THREE[:2]}), "acceptance"),
@@ -155,7 +162,8 @@ def test_illegal_field_is_corrected_and_gamma_kept(field: str, value: object, ki
         ("tree", TreeShape(parents=(-1, -1, 0))),
         ("tree", TreeShape(depth=2, width=3, nodes=6)),
         ("acceptance", TYPICAL),
-        ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {"epsilon": np.ones((3, 2))})),
+        ("acceptance", Acceptance(AcceptanceKind.TYPICAL, {"epsilon": np.ones(3)})),
+        ("acceptance", Acceptance(AcceptanceKind.JS, {TABLE: np.ones((3, 2))})),
         ("drafter", "ngram"),
         ("drafter", ("lm", "lm", "ngram")),
     ],

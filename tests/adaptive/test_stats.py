@@ -42,9 +42,9 @@ def test_tally_counts_what_a_loop_counts(batches: list[int]) -> None:
 
 def test_tally_copies_what_it_is_given() -> None:
     tally, (report,) = Tally(5), random_reports([50], max_gamma=5)
-    tally.add(replace(report, lossy_accepted=np.ones(50, np.int64)))
+    tally.add(replace(report, lossy_accepted=np.ones(50, np.int64), divergence_spent=np.full(50, 0.5)))
     expected = int(report.emitted[report.live].sum())
-    assert tally.lossy_accepted == int(report.live.sum())
+    assert tally.lossy_accepted == int(report.live.sum()) == 2 * tally.divergence_spent
     report.emitted[:] = 0
     report.live[:] = False
     tally.fold()

@@ -24,10 +24,12 @@ from engine.models.decoder import Decoder
 from engine.prefill import Prefill, PrefillKey
 from engine.prefix_copy import PrefixCopy
 from engine.sampling.distribution import Sampler
+from engine.sampling.rules import RULES
 from engine.signals import SIGNALS
 from engine.step import DecodeStep, StepKey
 from engine.tree import TreeState, static_tree
 from tests.engine.capture_law import CaptureLaw, LawfulBackend, NotCapturable
+from tests.engine.relaxing import LOOSE, Relaxing
 from tests.engine.steering import Steering
 from tests.engine.tiny import TINY, Cycling, DraftModel, random_weights, run_all, tiny_engine
 
@@ -44,6 +46,11 @@ KEYS += [
 KEYS += [StepKey(4, 5, 16, 96, sampler, trimmed=True) for sampler in Sampler]
 KEYS += [StepKey(4, 5, 16, 96, signals=frozenset({name}), trimmed=True) for name in SIGNALS]
 KEYS += [StepKey(4, 3, 11, 96, sampler, signals=frozenset(SIGNALS)) for sampler in Sampler]
+LOSSY_KEYS = [
+    StepKey(4, 5, 16, 96, sampler, signals=rule.needs, acceptance=kind)
+    for kind, rule in RULES.items()
+    for sampler in Sampler
+]
 TREES = [(-1, -1, 0, 0, 1), (-1, 0, -1, 1, 0, 2, 3, 3), (-1,)]
 KEYS += [
     StepKey(4, tree.depth, 20, 96, sampler, logprobs, tree=tree.key)
@@ -84,7 +91,8 @@ def meta_step(config: ModelConfig, draft: str) -> tuple[DecodeStep, Prefill]:
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_every_piece_runs_on_meta_tensors(config: ModelConfig, draft: str) -> None:
     step, prefill = meta_step(config, draft)
-    for key in KEYS:
+    assert step.drafter is not None
+    for key in [*KEYS, *[key for key in LOSSY_KEYS if key.signals <= step.drafter.caps.signals]]:
         step.verify(key)
         step.accept(key)
         for position in range(step.draft_pieces(key.gamma)):
@@ -182,6 +190,20 @@ def test_a_whole_run_with_every_lever_keeps_the_law(
     run_all(engine, MIXED, per_step=1)
     assert any(report.verified.sum() < report.drafted.sum() for report in controller.reports)
     assert {"sort", "sigmoid", "special_entr"} <= backend.law.ops, "the law saw the split and the signals"
+
+
+@pytest.mark.parametrize("name", LOOSE)
+def test_a_whole_run_by_a_lossy_rule_keeps_the_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(CONFIGS["all variants"], vocab_size=8, context_len=30)
+    engine, backend = lawful_engine(monkeypatch, draft_model=DraftModel(small, random_weights(small)))
+    assert isinstance(engine.drafter, ModelDrafter)
+    engine.drafter.prepare({"js"})
+    backend.law = CaptureLaw()  # which knows the buffer made just now
+    controller = Relaxing((5, 0, 1, 3), LOOSE[name])
+    engine.attach(controller)
+    run_all(engine, [replace(request, allow_lossy=place != 1) for place, request in enumerate(MIXED)], per_step=1)
+    assert any(report.lossy_accepted is not None for report in controller.reports)
+    assert "maximum" in backend.law.ops, "the law saw a rule at work"
 
 
 @pytest.mark.parametrize("draft", DRAFTERS)

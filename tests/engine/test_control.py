@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from adaptive.contract import DRAFT_SIGNALS, Acceptance, AcceptanceKind, Confidence, Decision, DraftStop
+from adaptive.contract import DRAFT_SIGNALS, TABLE, Acceptance, AcceptanceKind, Confidence, Decision, DraftStop
 from adaptive.requests import Request, Sampling
-from engine.control import NO_BUDGET, StepControl
+from engine.control import MAX_PARAMS, NO_BUDGET, StepControl
 from engine.graphs import EagerBackend
+from engine.sampling.rules import POINTS, RULES
 from tests.engine.tiny import Cycling, tiny_engine
 
 ROWS = np.array([1, 3])
@@ -98,16 +99,47 @@ def test_a_limit_is_lowered_never_raised(write: Writes) -> None:
     assert control.limit_R.tolist() == [3] * 4
 
 
-def test_a_rules_parameters_are_scalars_or_one_for_each_row(write: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.control.RULE_PARAMS", {AcceptanceKind.TYPICAL: ("epsilon", "delta")})
+def test_a_rules_parameters_are_scalars_or_one_for_each_row(write: Writes) -> None:
     control = StepControl(4, 3, "cpu")
-    acceptance = Acceptance(AcceptanceKind.TYPICAL, {"delta": 0.3, "epsilon": np.array([0.1, 0.2]), "other": 5.0})
+    acceptance = Acceptance(AcceptanceKind.TYPICAL, {"epsilon": np.array([0.1, 0.2])})
     control.aim(write, Decision(2, acceptance=acceptance), ROWS)
     expected = torch.tensor([[0, 0.1, 0, 0.2], [0, 0.3, 0, 0.3]], dtype=torch.float64)
-    assert torch.equal(control.params_KR[:2], expected)
+    assert torch.equal(control.params_KR[:2], expected), "what is not said is the default"
     assert not control.params_KR[2:].any()
     control.aim(write, Decision(2), ROWS)
     assert not control.params_KR.any()
+    control.aim(write, Decision(2, acceptance=Acceptance(AcceptanceKind.TYPICAL)), ROWS)
+    assert control.params_KR[0].tolist() == [0, 0.09, 0, 0.09]
+
+
+def test_every_rules_parameters_have_a_place() -> None:
+    assert {kind for kind in AcceptanceKind if kind.params} == set(RULES)
+    assert max(len(kind.params) for kind in AcceptanceKind) < MAX_PARAMS
+
+
+def test_tables_are_written_when_they_change_and_whatever_their_length(write: Writes) -> None:
+    control = StepControl(4, 3, "cpu")
+
+    def tables(*values: list[float]) -> Decision:
+        return Decision(2, acceptance=Acceptance(AcceptanceKind.JS, {TABLE: np.array(values)}))
+
+    # three points, at distances 0, .5 and 1: a quarter of the way from 0 to 1 the first row reads (1 + .6) / 2 = .8
+    decision = tables([1.0, 0.6, 0.0], [1.0, 1.0, 0.0])
+    for _ in range(2):
+        control.aim(write, decision, ROWS)
+    assert write.count == 2, "floats and tables"
+    quarter, half = (POINTS - 1) // 4, (POINTS - 1) // 2
+    assert control.table_RT[1, [0, quarter, half, -1]].tolist() == pytest.approx([1.0, 0.8, 0.6, 0.0])
+    assert control.params_KR[-1].tolist() == [0, 1, 0, 1]
+    full = np.linspace(1.0, 0.0, POINTS)
+    control.aim(write, tables(full.tolist(), full.tolist()), ROWS)
+    assert write.count == 3
+    assert control.table_RT[3].tolist() == full.tolist()
+    control.forget()
+    control.aim(write, tables(full.tolist(), full.tolist()), ROWS)
+    assert write.count == 6
+    control.aim(write, Decision(2, acceptance=Acceptance(AcceptanceKind.JS)), ROWS)
+    assert not control.params_KR[-1].any(), "no table, no row reads one"
 
 
 def test_lossy_permission_is_each_rows_own() -> None:
