@@ -41,7 +41,7 @@ def test_all_names_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ALLOW_LIST, "")
     assert set(NAMED) == {entry.name for entry in list_policies()}
     made = {type(get_policy(spec)).__name__ for specs in NAMED.values() for spec in specs}
-    assert made == set(policies.__all__)
+    assert made == set(policies.__all__) - {"Relaxed"}, "which has no name, since it is made of another policy"
 
 
 @EVERY
