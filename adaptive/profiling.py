@@ -7,7 +7,7 @@ be loaded with synthetic acceptance at rate 0: every draft is then full and ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -149,18 +149,18 @@ def held_out_error(samples: Sequence[StepSample], caps: Capabilities) -> float:
     held = [one for one in samples if _shape(one) in hidden]
     if not held or not any(one.gamma for one in seen):
         return float("nan")
-    cost = fit_cost(seen, **_captured(caps))
+    cost = _fit(seen, caps)
     return float(np.median([abs(predicted_s(cost, one) / one.total_s - 1) for one in held]))
 
 
 def fit_profile(samples: Sequence[StepSample], caps: Capabilities, label: str) -> StepCost:
     """The cost model of this engine."""
-    return fit_cost(samples, **_captured(caps), identity=caps.identity, label=label)
+    return replace(_fit(samples, caps), identity=caps.identity, label=label)
 
 
-def _captured(caps: Capabilities) -> dict[str, tuple[int, ...]]:
-    """What the engine pads to."""
-    return {"batches": caps.batch_buckets, "widths": caps.packed_widths, "contexts": caps.context_widths}
+def _fit(samples: Sequence[StepSample], caps: Capabilities) -> StepCost:
+    """With everything rounded up to what the engine has captured."""
+    return fit_cost(samples, batches=caps.batch_buckets, widths=caps.packed_widths, contexts=caps.context_widths)
 
 
 def _shape(sample: StepSample) -> tuple[int, int, int]:

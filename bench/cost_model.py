@@ -61,7 +61,7 @@ def show(record: dict[str, Any], console: Console) -> None:
         for column in (title, "steps", "median", "p90"):
             table.add_column(column, justify="left" if column == title else "right")
         for name, errors in record[key].items():
-            table.add_row(str(name), str(errors["count"]), f"{errors['median']:.1%}", f"{errors['p90']:.1%}")
+            table.add_row(str(name), str(errors["steps"]), f"{errors['median']:.1%}", f"{errors['p90']:.1%}")
         console.print(table)
     whole, spread, unrest = record["by_piece"]["whole step"], record["noise"], record["drift"]
     console.print(
@@ -81,8 +81,8 @@ def figures(cost: StepCost, profiled: list[StepSample], held: list[StepSample]) 
         "label": cost.label,
         "profile_samples": len(profiled),
         "fit_error": median_error(cost, profiled),
-        "by_piece": {name: asdict(errors) for name, errors in errors_by_piece(cost, held).items()},
-        "by_batch": {batch: asdict(errors) for batch, errors in errors_by_batch(cost, held).items()},
+        "by_piece": {name: errors._asdict() for name, errors in errors_by_piece(cost, held).items()},
+        "by_batch": {batch: errors._asdict() for batch, errors in errors_by_batch(cost, held).items()},
         "cost": {key: value for key, value in asdict(cost).items() if key != "identity"},
     }
 
@@ -106,7 +106,7 @@ def main(
     caps = engine.capabilities()
     cost = fit_profile(timed.profiled, caps, label="tiny" if tiny else f"{model}, {drafter} drafter")
     record = figures(cost, timed.profiled, timed.all_held)
-    record |= {"noise": asdict(noise(timed.held)), "drift": asdict(drift(timed))}
+    record |= {"noise": noise(timed.held)._asdict(), "drift": drift(timed)._asdict()}
     record |= {"profile_held_out": held_out_error(timed.profiled, caps), "seconds": round(meter.seconds, 1)}
     record |= {"foreign_cpu": round(meter.foreign, 3)}
     show(record, Console())

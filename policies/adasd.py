@@ -244,4 +244,4 @@ class AdaSD:
         if decision.acceptance.lossless:
             self._exact_outcomes += len(row_N)
         elif view.allow_lossy is not None and len(view.allow_lossy) == len(report.rows):
-            self._exact_outcomes += np.count_nonzero(~view.allow_lossy[chosen][row_N])
+            self._exact_outcomes += int(np.count_nonzero(~view.allow_lossy[chosen][row_N]))

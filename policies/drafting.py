@@ -50,7 +50,7 @@ class Drafting:
     def extend(self, chances_B: FloatArray) -> BoolArray:
         """Which rows draft one more token, after a position whose tokens stand with these chances (nan: none)."""
         drafted_B: BoolArray = chances_B >= 0  # nan is not
-        count = self.newest_count = np.count_nonzero(drafted_B)
+        count = self.newest_count = int(np.count_nonzero(drafted_B))
         first = self.survival_B is None
         survival_B = chances_B if self.survival_B is None else self.survival_B * chances_B
         self.history_KB.append(survival_B)

@@ -36,12 +36,12 @@ class JsMeans:
         """Verified tokens of `rows_C` (all different): place in `rows_C`, distance and outcome of each."""
         lists, size = 2 * row_N + accepted_N, 2 * len(rows_C)
         counts_C2 = np.bincount(lists, minlength=size).reshape(-1, 2)
-        sums_C2 = np.bincount(lists, weights=distances_N, minlength=size).reshape(-1, 2)
+        sums_C2 = np.bincount(lists, weights=distances_N, minlength=size).reshape(-1, 2).astype(np.float64)
         for place, means in enumerate((self._rejected, self._accepted)):
-            means.add(rows_C, sums_C2[:, place], counts_C2[:, place])
+            means.add(rows_C, sums_C2[:, place], counts_C2[:, place].astype(np.float64))
         inside_N = (distances_N > 0) & (distances_N < 1)
-        accepted = np.count_nonzero(accepted_N & inside_N)
-        rejected = np.count_nonzero(inside_N) - accepted
+        accepted = int(np.count_nonzero(accepted_N & inside_N))
+        rejected = int(np.count_nonzero(inside_N)) - accepted
         self.samples = self.samples[0] + rejected, self.samples[1] + accepted
 
     def forget(self, rows: Sequence[int]) -> None:

@@ -74,7 +74,7 @@ class JsPosterior:
         if int(np.maximum.reduce(rows_C)) >= len(self._seen_R):
             self._make_room(rows_C)
         self._count(rows_C[row_N], accepted_N, distances_N)
-        accepted = np.count_nonzero(accepted_N)
+        accepted = int(np.count_nonzero(accepted_N))
         self.samples = self.samples[0] + count - accepted, self.samples[1] + accepted
         self._seen_R[rows_C] += np.bincount(row_N, minlength=len(rows_C))
         self._stale += count
@@ -132,7 +132,7 @@ class JsPosterior:
         count_B2 = np.add.reduce(counts_B2K, axis=2)
         prior_B = count_B2[:, 1] / np.maximum(count_B2[:, 0] + count_B2[:, 1], 1e-9)
         # Far from all that was seen both densities vanish and only the prior is left.
-        posterior_BK = (accepted_BK + UNSEEN * prior_B[:, None]) / (total_BK + UNSEEN)
+        posterior_BK: FloatArray = (accepted_BK + UNSEEN * prior_B[:, None]) / (total_BK + UNSEEN)
         posterior_BK[:, 0], posterior_BK[:, -1] = 1.0, 0.0
         return posterior_BK
 

@@ -34,7 +34,7 @@ class Turns:
 
     def rows(self, chosen_B: BoolArray, step: int) -> IntArray | None:
         """Places in `chosen_B` to learn from at this step; None where nothing should be learnt."""
-        count = np.count_nonzero(chosen_B)
+        count = int(np.count_nonzero(chosen_B))
         rest = min(count // ROWS_A_STEP, LONGEST_REST)
         if rest > 1 and 0 <= step - self._newest < rest:
             return None
@@ -80,7 +80,7 @@ class RowMeans:
         means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 
-    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | IntArray | None = None) -> None:
+    def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | None = None) -> None:
         """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
         try:
             sums_R, counts_R = self._kept_2R

@@ -38,7 +38,8 @@ class Trace:
 
     def accepted(self, step: int, lens_B: IntArray) -> IntArray:
         """Of drafts of these lengths."""
-        return np.minimum(self.runs_SB[step % DIFFERENT_STEPS], lens_B)
+        accepted_B: IntArray = np.minimum(self.runs_SB[step % DIFFERENT_STEPS], lens_B)
+        return accepted_B
 
     def at(self, name: Signal, step: int, lens_B: IntArray, gamma: int) -> FloatArray:
         """A signal `[B, gamma]`, nan past `lens_B`."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -98,11 +99,10 @@ def visits(grid: Grid, count: int) -> list[int | tuple[tuple[int, int], int]]:
     return order
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(NamedTuple):
     """|predicted / measured - 1|: median and 90th percentile; nan without a sample."""
 
-    count: int
+    steps: int
     median: float
     p90: float
 

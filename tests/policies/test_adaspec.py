@@ -309,7 +309,7 @@ def test_a_choice_stands_until_something_was_learnt_or_the_batch_changed() -> No
             curve += 1
             return before(*args)
 
-        policy._tracker.curve = counted  # type: ignore[method-assign]
+        policy._tracker.curve = counted  # type: ignore[method-assign, assignment]
         decision = policy.decide(seen)
         policy._tracker.curve = before  # type: ignore[method-assign]
         asked = curve

@@ -38,10 +38,10 @@ def test_a_crowd_that_drafts_now_and_then_is_learnt_from_each_time() -> None:
 
 def test_rows_are_made_room_for_as_they_come() -> None:
     means = RowMeans(prior_weight=1.0)
-    means.add(np.array([7]), np.array([3.0]), np.array([1]))
+    means.add(np.array([7]), np.array([3.0]))
     # over all 3; row 9 has heard nothing; row 7: (3 + 3) / 2
     np.testing.assert_allclose(means.of(np.array([9, 7])), [3.0, 3.0])
-    means.add(np.array([9, 7]), np.array([1.0, 2.0]), np.array([1, 1]))
+    means.add(np.array([9, 7]), np.array([1.0, 2.0]))
     # over all 6 / 3 = 2; row 7: (5 + 2) / 3, row 9: (1 + 2) / 2
     np.testing.assert_allclose(means.of(np.array([7, 9])), [7 / 3, 1.5])
 
