@@ -29,6 +29,7 @@ from adaptive.contract import (
 from adaptive.controller import AdaptiveController
 from adaptive.requests import Request
 from bench.control.trace import Trace
+from engine.feedback import Feedback
 from engine.observe import Observer
 from policies.cost import StepCost
 
@@ -142,22 +143,24 @@ class Rig:
             ns["extend"] = round(sum(spent) / len(spent))
         return lens_B
 
-    def _feedback(self, k: int, lens_B: IntArray) -> Any:
+    def _feedback(self, k: int, lens_B: IntArray) -> Feedback:
         gamma = int(lens_B.max())
         accepted_B = self._trace.accepted(k, lens_B)
         signals = {name: self._trace.at(name, k, lens_B, gamma) for name in self.needs.signals} if gamma else None
         nan = float("nan")
-        return SimpleNamespace(
+        return Feedback(
             gamma=gamma,
-            drafted=lens_B,
-            verified=lens_B,
+            tree=None,
+            tokens=[],
             accepted=accepted_B,
+            verified=lens_B,
+            drafted=lens_B,
             draft_s=nan,
             verify_s=nan,
             signals=signals,
         )
 
-    def _seconds(self, batch: int, context: int, feedback: Any) -> tuple[float, float]:
+    def _seconds(self, batch: int, context: int, feedback: Feedback) -> tuple[float, float]:
         """Of drafting and verifying on the made-up accelerator."""
         factor = float(np.exp(NOISE * self._rng.standard_normal()))
         tokens = batch + int(feedback.verified.sum())
