@@ -249,6 +249,7 @@ class AdaSpec:
     def forget(self, rows: Sequence[int]) -> None:
         self._ema.forget(rows)
         if rows:
+            self._standing = None
             share = min(len(rows) / max(self._batch, 1), 1.0)
             self._measured.ease(share)
             self._running.ease(share)
@@ -364,21 +365,25 @@ class AdaSpec:
         signal_BG = None if report.signals is None else report.signals.get("top_prob")
         self._silent = 0 if self._heard or signal_BG is not None else self._silent + 1
         self._heard = False
+        heard = len(self._sums)
         for position, total, count in self._sums:
             self._running.add_at(position, total, count)
         self._sums.clear()
         if signal_BG is not None:
-            self._learn_confidence(signal_BG[chosen], report.verified[chosen], report.accepted[chosen])
+            self._learn_confidence(signal_BG[chosen], report.verified[chosen], report.accepted[chosen], heard)
 
-    def _learn_confidence(self, confidence_BG: FloatArray, verified_B: IntArray, accepted_B: IntArray) -> None:
-        """From rows of one step: confidences, nan where nothing was drafted."""
+    def _learn_confidence(
+        self, confidence_BG: FloatArray, verified_B: IntArray, accepted_B: IntArray, heard: int
+    ) -> None:
+        """From rows of one step: confidences, nan where nothing was drafted. `extend` has `heard` of the first ones."""
         if not self._stepwise:
             self._running.add(self._chances(confidence_BG))
-        else:  # `extend` has heard of all positions but the last, after which there is nothing to ask
-            last_B = self._chances(confidence_BG[:, -1])
-            last_B = last_B[~np.isnan(last_B)]
-            if len(last_B):
-                self._running.add_at(confidence_BG.shape[1] - 1, float(np.add.reduce(last_B)), len(last_B))
+        else:
+            for position in range(heard, confidence_BG.shape[1]):  # the deepest, after which there was nothing to ask
+                new_B = self._chances(confidence_BG[:, position])
+                new_B = new_B[~np.isnan(new_B)]
+                if len(new_B):
+                    self._running.add_at(position, float(np.add.reduce(new_B)), len(new_B))
         if self.calibrate:
             place_G, accepted_B1 = np.arange(confidence_BG.shape[1]), accepted_B[:, None]
             at_risk_BG = (place_G < np.minimum(verified_B[:, None], accepted_B1 + 1)) & ~np.isnan(confidence_BG)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, Self, runtime_checkable
 
@@ -24,6 +24,11 @@ from adaptive.contract import (
 @runtime_checkable
 class _Extending(Protocol):
     def extend(self, progress: DraftProgress) -> BoolArray: ...
+
+
+@runtime_checkable
+class _Telling(Protocol):
+    def metrics(self) -> Mapping[str, float]: ...
 
 
 @runtime_checkable
@@ -82,6 +87,9 @@ class Relaxed:
 
     def forget(self, rows: Sequence[int]) -> None:
         self.policy.forget(rows)
+
+    def metrics(self) -> Mapping[str, float]:
+        return self.policy.metrics() if isinstance(self.policy, _Telling) else {}
 
     def clone(self) -> Self:
         return type(self)(self.policy.clone(), self.kind, **self.params)

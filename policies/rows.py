@@ -77,6 +77,9 @@ class RowMeans:
         except IndexError:
             self._make_room(rows_B)
             return self.of(rows_B)
+        if not self._weight:  # only what a row has seen itself counts for it, and all the others' where that is nothing
+            alone: FloatArray = np.where(counts_B > 0, sums_B / np.maximum(counts_B, 1.0), self.mean)
+            return alone
         means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
         return means
 

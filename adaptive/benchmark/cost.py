@@ -26,8 +26,8 @@ class StepCost:
 def step_cost(runs: Sequence[Run], plain: Sequence[Run]) -> StepCost:
     """`plain` are plain decoding's runs on the same prompts."""
     steps = [step for run in runs for step in run.steps]
-    drafting = [step for step in steps if step.gamma]
-    deeper_ms = _median_ms(step.draft_s / step.gamma for step in drafting)
+    drafting = [step for step in steps if step.depth]
+    deeper_ms = _median_ms(step.draft_s / step.depth for step in drafting)
     plain_ms = _median_ms(step.verify_s for run in plain for step in run.steps if not step.gamma)
     return StepCost(
         draft_ms=_median_ms(step.draft_s for step in drafting),

@@ -26,6 +26,7 @@ from adaptive.requests import Output, Request, RequestId
 class StepTrace:
     """One executed step, summed over its live rows. `gamma` is the executed one, `reason` the decision's word.
 
+    `depth` is how deep its furthest row drafted: fewer than `gamma` tokens where drafting ended early.
     `draft_s` and `verify_s` are the times of its parts, nan where the engine does not tell.
     """
 
@@ -36,6 +37,7 @@ class StepTrace:
     accepted: int
     draft_s: float = math.nan
     verify_s: float = math.nan
+    depth: int = 0
 
 
 class Probe:
@@ -79,6 +81,7 @@ class Probe:
                 accepted=int(report.accepted[live].sum()),
                 draft_s=report.draft_s,
                 verify_s=report.verify_s,
+                depth=int(report.drafted[live].max(initial=0)),
             )
         )
 

@@ -11,6 +11,7 @@ heads, D head size, G = H / K, R rows of a run.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,26 +77,30 @@ def cut(counts: list[int], seen: list[int]) -> list[Run]:
     By dynamic programming: the cheapest cut of the first b rows ends with some run, after the cheapest cut of the rows
     before that run.
     """
-    best: list[tuple[int, Run | None, int]] = [(0, None, 0)]  # cost, last run and the rows before it, of b rows
+    # Of the first b rows: what their cheapest cut costs, and its last run (of width 0 where row b - 1 has no token).
+    costs: list[float] = [0]
+    runs = [Run(0, 0, 0, 0)]
     for last in range(1, len(counts) + 1):
-        if not counts[last - 1]:
-            best.append((best[-1][0], None, last - 1))
-            continue
-        options: list[tuple[int, Run | None, int]] = []
-        width = context = 0
-        for first in range(last - 1, -1, -1):
-            if not counts[first]:
-                break
-            width, context = max(width, counts[first]), max(context, seen[first])
-            cost = best[first][0] + CALL + (last - first) * context * (READ + width)
-            options.append((cost, Run(first, last, width, context), first))
-        best.append(min(options, key=lambda option: option[0]))
+        least, chosen = costs[-1], (last, 0, 0)
+        if counts[last - 1]:
+            least, width, context = math.inf, 0, 0
+            for first in range(last - 1, -1, -1):
+                width, context = max(width, counts[first]), max(context, seen[first])
+                own = CALL + (last - first) * context * (READ + width)
+                if not counts[first] or own >= least:  # a longer run costs more still
+                    break
+                if costs[first] + own < least:
+                    least, chosen = costs[first] + own, (first, width, context)
+        costs.append(least)
+        runs.append(Run(chosen[0], last, *chosen[1:]))
     found: list[Run] = []
     place = len(counts)
     while place:
-        _, run, place = best[place]
-        if run is not None:
-            found.append(run)
+        if runs[place].width:
+            found.append(runs[place])
+            place = runs[place].first
+        else:
+            place -= 1
     return found[::-1]
 
 

@@ -52,9 +52,10 @@ class Verdict:
     """Accepted `[B]`, emitted `[B, W]` (the first accepted + 1 count), and the meters `[B]`, 0 on rows that allow none.
 
     `lossy_B` of the accepted tokens would have fallen by the exact rule and the same coins. `spent_B` sums, over the
-    tokens judged, the total variation between what the rule draws there and the target: more than the distribution
-    of the answer can differ by. On greedy rows, where that is 1 for each such token, it is the probability that the
-    target at temperature 1 gave to its own token above that of the one that stands.
+    tokens judged, the total variation between what the rule draws there and the target: the distributions of
+    answers differ by no more than its mean, if mass depends on no later draft token (FLy's does). On greedy rows, where
+    that is 1 for each such token, it is the probability that the target at temperature 1 gave to its own token above
+    that of the one that stands.
     """
 
     accepted_B: Tensor

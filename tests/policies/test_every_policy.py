@@ -150,7 +150,7 @@ CONFIGURED: dict[str, Callable[[], Policy]] = {
 }
 
 
-@pytest.mark.parametrize("name", policies.__all__)
+@pytest.mark.parametrize("name", CONFIGURED)
 def test_a_clone_has_every_parameter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what its constructor is given; each parameter here differs from its default, so that none can be left out."""
     kind = getattr(policies, name)
@@ -170,4 +170,6 @@ def test_a_clone_has_every_parameter(name: str, monkeypatch: pytest.MonkeyPatch)
     public = {key: value for key, value in vars(policy).items() if not key.startswith("_")}
     twin = policy.clone()
     assert {key: value for key, value in vars(twin).items() if not key.startswith("_")} == public
-    assert set(given[0]) == set(given[1])
+    kept_otherwise = {"cost", "table"}  # in another form, and public
+    lost = [key for key, value in given[0].items() if key not in kept_otherwise and given[-1][key] != value]
+    assert lost == []

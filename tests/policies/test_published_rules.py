@@ -15,7 +15,7 @@ from policies.cost_tracker import CostTracker
 from policies.drafting import Drafting
 from policies.goodput import Outlook, choose, strain
 from policies.js_posterior import JsPosterior
-from tests.policies.steps import view
+from tests.policies.steps import report, view
 
 TELLING = Capabilities(
     tuple(range(9)), (1, 2, 4, 8), {"model": DrafterCaps("lm", 8, signals=frozenset({"top_prob"}))}, stepwise=True
@@ -52,7 +52,7 @@ def test_the_authors_do_not_look_past_the_first_token() -> None:
 def test_drafting_by_real_confidence_updates_the_running_mean() -> None:
     policy = published(PER_TOKEN)
     seen = view(2)
-    policy.decide(seen)
+    decision = policy.decide(seen)
     # G(0) = 2; batch 2: T(1) = .05 + .9 + .4 = 1.35, T(2) = 1.6, T(3) = 1.85
     # first tokens .9 and .8: G(1) = 3.7 / 1.35 = 2.741; d = 1.7 / 2 = .85 afterwards, but the prediction uses .6:
     # (3.7 + 1.7 · .6) / 1.6 = 2.95: on
@@ -61,6 +61,7 @@ def test_drafting_by_real_confidence_updates_the_running_mean() -> None:
     # then .9 and .5: survival .81 and .4, G(2) = 4.91 / 1.6 = 3.069; predicted (4.91 + 1.21 · .6) / 1.85 = 3.046: stop
     more = policy.extend(DraftProgress(1, seen.rows, {"top_prob": np.array([0.9, 0.5])}))
     assert not more.any()
+    policy.learn(seen, decision, report([2, 2], 2))
     # total 1.7 + 1.4 over 4 tokens
     np.testing.assert_allclose(policy.survival[0], 3.1 / 4)
 
