@@ -130,7 +130,7 @@ class Capabilities:
 
     `lag` is how many steps late a report may arrive, `delay` how many steps after `plan` a decision takes effect.
     `packed_widths` are the captured widths of a verify pass without trees in tokens, roots included, `context_widths`
-    those of what attention reads of each row, in tokens; both ascending, empty if unknown.
+    those of what attention reads of each row, in tokens; both ascending, empty if unknown or not rounded.
     """
 
     gammas: tuple[int, ...]

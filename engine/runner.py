@@ -138,8 +138,8 @@ class StepRunner:
 
     @property
     def context_widths(self) -> tuple[int, ...]:
-        """Every number of tokens a row that attention may read, ascending."""
-        return tuple(self._contexts)
+        """Every number of tokens a row that a recorded attention may read; none where it reads what each row holds."""
+        return tuple(self._contexts) if self.backend.records else ()
 
     def timed(self, launch: Piece) -> float:
         """Seconds that a launch took; nan on a GPU, where it returns before the work is done."""

@@ -42,7 +42,7 @@ def sketch(plan: EnginePlan) -> LLMEngine:
 
 
 def capabilities(plan: EnginePlan) -> Capabilities:
-    """What the plan's engine will be able to do. (Only its packed widths may be fewer, where pieces are recorded.)"""
+    """What the plan's engine will be able to do. (Only widths may differ, where pieces are recorded.)"""
     found = sketch(plan)
     return replace(found.capabilities(), identity=identify(plan.source.config, plan.config, found.drafter))
 
