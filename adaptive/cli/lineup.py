@@ -13,6 +13,7 @@ from adaptive.cli.configured import Configured
 from adaptive.cli.errors import UsageError
 from adaptive.cli.lists import whole_numbers, words
 from adaptive.cli.options import DRAFTERS, EngineOptions
+from adaptive.cli.render import stderr
 from adaptive.cli.session import Settled, TextEngine, check_policies
 from adaptive.contract import Capabilities, Policy
 
@@ -34,15 +35,30 @@ class Lineup:
     several: bool = False
 
     def place(self, policies: Mapping[str, Policy], settled: Settled, *, allow_lossy: bool) -> dict[int, list[str]]:
-        """The policies that run on each engine, by its place. UsageError for one that can not work there."""
+        """The policies that run on each engine, by its place. UsageError for one that can not work on any.
+
+        One that works on some is left out of the others, which is said on stderr: Medusa has as many guesses as heads.
+        """
         caps, places = settled.capabilities, range(len(self.options))
         idle = [spec for spec, policy in policies.items() if self.several and never_drafts(policy, caps[1])]
         drafting = [spec for spec in policies if spec not in idle]
         placed = {place: idle if self.several and place == 0 else drafting for place in places}
+        refused: dict[str, list[UsageError]] = {}
         for place, specs in placed.items():
             option = f"--drafters {self.options[place].drafter} --policies" if self.several else "--policies"
-            chosen = {spec: policies[spec] for spec in specs}
-            check_policies(caps[place], chosen, option, allow_lossy=allow_lossy)
+            fit = []
+            for spec in specs:
+                try:
+                    check_policies(caps[place], {spec: policies[spec]}, option, allow_lossy=allow_lossy)
+                    fit.append(spec)
+                except UsageError as refusal:
+                    refused.setdefault(spec, []).append(refusal)
+            placed[place] = fit
+        for spec, errors in refused.items():
+            if not any(spec in fit for fit in placed.values()):
+                raise errors[0]
+            for error in errors:
+                stderr().print(f"left out: {error}", markup=False)
         return placed
 
     def arms(

@@ -143,3 +143,20 @@ def test_real_engines_share_their_weights_and_agree(cli: Cli, prompt_file: Path,
     assert weights == [True, False, False, False]
     assert [list(one["step_bytes"]) for one in result["memory"]] == [["1", "2"]] * 4
     assert "Memory in MiB" in ended.err
+
+
+def test_a_policy_too_deep_for_one_drafter_meets_the_others(cli: Cli, prompt_file: Path, tmp_path: Path) -> None:
+    model = TinyGguf().write(tmp_path / "tiny.gguf")
+    heads = write_heads(tmp_path / "heads", HeadSpec("medusa", open_model(model).config, count=2))
+    ended = cli(
+        *("bench", "--prompts", prompt_file, "--model", model, "--policies", "fixed:0,fixed:2,fixed:3"),
+        *("--drafters", f"ngram,medusa={heads}", "--max-tokens", 4, "--repeat", 1, "--threads", 1, "--json", "-"),
+    )
+    assert ended.code == 0, ended.err
+    assert [(arm["drafter"], arm["policy"]) for arm in json.loads(ended.out)["arms"]] == [
+        (None, "fixed:0"),
+        ("ngram", "fixed:2"),
+        ("ngram", "fixed:3"),
+        ("medusa", "fixed:2"),
+    ]
+    assert "left out: --drafters medusa --policies fixed:3" in ended.err
