@@ -228,10 +228,8 @@ def run(settings: Settings) -> None:
     settings.out.mkdir(parents=True, exist_ok=True)
     # cuDNN's attention plans every new shape anew, and writing and training meet many.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    dtype = teaching_dtype(settings.device)
     checkpoint = open_target(settings.model)
-    weights = {name: tensor.to(dtype) for name, tensor in checkpoint.weights.items()}
-    teacher = Teacher.load(replace(checkpoint, weights=weights), settings.length, settings.device)
+    teacher = Teacher.load(checkpoint, settings.length, settings.device, teaching_dtype(settings.device))
     clock.say(f"loaded {settings.model} on {settings.device}, torch {torch.__version__}")
     corpus, measured = write_text(settings, teacher, clock)
     clock.say(f"{corpus.summary()}")

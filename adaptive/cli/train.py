@@ -134,8 +134,8 @@ def _run(recipe: Recipe, device: str, threads: int | None) -> Outcome:
         source = open_model(recipe.target)
     with _Watcher(recipe.method) as watcher:
         watcher.stage(f"loading {recipe.target}")
-        checkpoint = source.load(teaching_dtype(device))
-        return train_drafter(recipe, checkpoint, guard, watcher.listener(), device)
+        checkpoint = source.load(torch.float32)
+        return train_drafter(recipe, checkpoint, guard, watcher.listener(), device, teaching_dtype(device))
 
 
 class _Watcher:

@@ -66,7 +66,7 @@ class Medusa2(Medusa):
         assert self._hidden_BTE is not None, "outputs come first"
         step = max(1, len(lesson.rows_R) // POSITIONS)
         some_P = lesson.rows_R[::step]
-        head_VE = self._head_VE.to(lesson.head_SE)
+        self._head_VE = head_VE = self._head_VE.to(lesson.head_SE)
         before_PE, now_PE = (
             x.flatten(0, 1).index_select(0, some_P) for x in (lesson.features.hidden_BTE, self._hidden_BTE)
         )

@@ -100,13 +100,21 @@ class Listener:
     spent: Callable[[float], None]
 
 
-def train(recipe: Recipe, checkpoint: Checkpoint, guard: Guard, listener: Listener, device: str = "cpu") -> Outcome:
+def train(
+    recipe: Recipe,
+    checkpoint: Checkpoint,
+    guard: Guard,
+    listener: Listener,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> Outcome:
     """Gather the text, train, write the folder. ValueError for what the recipe asks and the target can not do.
 
-    `guard` knows prompts that must not be learnt from.
+    `guard` knows prompts that must not be learnt from. The target teaches in `dtype`; what drafters take over of it
+    keeps the checkpoint's.
     """
     begun = monotonic()
-    teacher = Teacher.load(checkpoint, recipe.context(checkpoint.config.context_len), device)
+    teacher = Teacher.load(checkpoint, recipe.context(checkpoint.config.context_len), device, dtype)
     corpus = gather(recipe, teacher, guard, listener)
     drafter, vocab = make(recipe, checkpoint, corpus, teacher)
     school = School(teacher, vocab, spare_bytes=SPARE_BYTES)

@@ -48,8 +48,8 @@ class Teacher:
         self.name = name
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, context_len: int, device: str) -> Teacher:
-        """For sequences of `context_len` tokens, and the padding behind them.
+    def load(cls, checkpoint: Checkpoint, context_len: int, device: str, dtype: torch.dtype | None = None) -> Teacher:
+        """For sequences of `context_len` tokens, and the padding behind them; in the checkpoint's type or `dtype`.
 
         ValueError for a model whose attention has a window shorter than `context_len`.
         """
@@ -58,7 +58,10 @@ class Teacher:
             raise ValueError(
                 f"training on {context_len} tokens needs full attention, and the model's window is {window}"
             )
-        decoder = Decoder(checkpoint.config, checkpoint.weights, padded(context_len), device)
+        weights = checkpoint.weights
+        if dtype is not None:
+            weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        decoder = Decoder(checkpoint.config, weights, padded(context_len), device)
         return cls(decoder, checkpoint.tokenizer, checkpoint.name)
 
     @property

@@ -63,3 +63,11 @@ def test_a_document_as_long_as_the_context_may_be_padded_past_it() -> None:
     assert batch.tokens_BT.shape == (1, 64)
     shorter = teacher.read(batch.tokens_BT[:, :40]).hidden_BTE
     torch.testing.assert_close(teacher.read(batch.tokens_BT).hidden_BTE[:, :40], shorter)
+
+
+def test_a_teacher_of_lower_precision_leaves_the_checkpoint_as_it_was() -> None:
+    """Drafters that begin as parts of the target copy the exact weights."""
+    checkpoint = Checkpoint(CONFIG, weights(), tiny_tokenizer(), "tiny")
+    teacher = Teacher.load(checkpoint, 40, "cpu", torch.bfloat16)
+    assert teacher.read(torch.arange(8).unsqueeze(0)).hidden_BTE.dtype == torch.bfloat16
+    assert {tensor.dtype for tensor in checkpoint.weights.values()} == {torch.float64}
