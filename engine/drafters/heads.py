@@ -114,9 +114,9 @@ class HeadDrafter(CachedDrafter):
         return min(position, len(self._modules) - 1)
 
     def _owners(self, state: RowState, batch: int) -> Tensor:
-        """Each row's number, or the trash row's for one that does not draft `[B]`."""
+        """Each row's number, or the trash row's for one that does not draft, which has no draft length `[B]`."""
         row_B = torch.arange(batch, device=state.lens_R.device)
-        return torch.where(self.drafting(state, batch) > 0, row_B, state.rows)
+        return torch.where(state.draft_lens_R[:batch] > 0, row_B, state.rows)
 
     def _slots(self, row_N: Tensor, index_N: Tensor) -> Tensor:
         inside_N = (row_N < self.kv.rows) & (index_N >= 0) & (index_N < self.limit)

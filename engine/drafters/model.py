@@ -118,7 +118,7 @@ class ModelDrafter(CachedDrafter):
         batch = key.batch
         row_B = torch.arange(batch, device=state.lens_R.device)
         place_B = state.lens_R[:batch] - 1 + position
-        inside_B = (self.drafting(state, batch) > 0) & (place_B < self.limit)
+        inside_B = (state.draft_lens_R[:batch] > 0) & (place_B < self.limit)
         slot_B = torch.where(inside_B, row_B * self.limit + place_B, self.kv.trash_slot)
         cached_B = state.cached_R[:batch]
         cached_B.copy_(torch.where(inside_B, place_B + 1, cached_B))

@@ -117,8 +117,10 @@ class CachedDrafter(DraftsBefore, ABC):
         state.cached_R[: key.batch] += count_B
 
     def draft(self, state: RowState, key: DraftKey, position: int) -> None:
-        drafting_B = self.drafting(state, key.batch)
-        hidden_BE = self._first(state, key, drafting_B) if position == 0 else self.follow(state, key, position)
+        if position == 0:
+            hidden_BE = self._first(state, key, self.drafting(state, key.batch))
+        else:
+            hidden_BE = self.follow(state, key, position)
         self.draw(state, key, position, self.logits(hidden_BE, position))
         self.keep(state, key, position, hidden_BE)
 
@@ -139,7 +141,7 @@ class CachedDrafter(DraftsBefore, ABC):
 
     @abstractmethod
     def follow(self, state: RowState, key: DraftKey, position: int) -> Tensor:
-        """Take the draft token before `position` `[B, E]`."""
+        """Take the draft token before `position` in the rows that have a draft length `[B, E]`."""
 
     def keep(self, state: RowState, key: DraftKey, position: int, hidden_BE: Tensor) -> None:
         """Leave what the next piece needs, besides the cache and the draft token."""
