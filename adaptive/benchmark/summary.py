@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
 import numpy as np
 
+from adaptive.benchmark.agreement import Tokens, agreement
 from adaptive.benchmark.arms import Arm, Run
 from adaptive.benchmark.cost import StepCost, step_cost
 from adaptive.benchmark.machine import FOREIGN_CPU_LIMIT, SHORTEST_READABLE_S
@@ -18,8 +19,6 @@ from adaptive.requests import RequestStats
 from adaptive.slo import Attainment, merged
 
 BASELINE = "fixed:0"
-
-Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,7 @@ class ArmSummary:
     """`mismatches` counts the requests whose greedy tokens differ from plain decoding's (None: not comparable).
 
     `near_ties` are those of them that differ only where two tokens are all but equally likely (None: not looked at).
+    `agreement` is the mean share of an answer before it leaves plain decoding's (nan: not comparable).
     """
 
     label: str
@@ -81,6 +81,7 @@ class ArmSummary:
     controller_us_per_step: float
     mismatches: int | None
     near_ties: int | None = None
+    agreement: float = math.nan
     slo: Mapping[str, Attainment] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -92,6 +93,7 @@ class ArmSummary:
             **_figures_json(self.overall),
             "mismatches": self.mismatches,
             "near_ties": self.near_ties,
+            "agreement": self.agreement,
             "controller_us_per_step": self.controller_us_per_step,
             "gamma_histogram": dict(self.gamma_histogram),
             "reasons": dict(self.reasons),
@@ -155,6 +157,7 @@ def _summarize_arm(arm: Arm, results: Sequence[Measurement], comparable: bool) -
         reasons=dict(Counter(step.reason or "unnamed" for step in steps).most_common()),
         controller_us_per_step=1e6 * _divide(sum(run.controller_s for run in runs), len(steps)),
         mismatches=len(differing_answers(results, arm.label)) if comparable else None,
+        agreement=agreement((plain, own) for _, plain, own in _answers(results, arm.label)) if comparable else math.nan,
         slo=merged(run.slo for run in runs),
     )
 
@@ -209,15 +212,20 @@ def paired_ratio(results: Sequence[Measurement], label: str, task: str | None, b
 
 def differing_answers(results: Sequence[Measurement], label: str) -> dict[str, set[tuple[Tokens, Tokens]]]:
     """By prompt id, the pairs of plain decoding's answer and another one that the arm gave in the same repeat."""
-    plain = {(result.repeat, result.task): result.run.tokens for result in results if result.arm == BASELINE}
     differing: dict[str, set[tuple[Tokens, Tokens]]] = {}
+    for prompt, plain, own in _answers(results, label):
+        if own != plain:
+            differing.setdefault(prompt, set()).add((plain, own))
+    return differing
+
+
+def _answers(results: Sequence[Measurement], label: str) -> Iterator[tuple[str, Tokens, Tokens]]:
+    """Of every request a prompt's id, plain decoding's answer in the same repeat, and the arm's."""
+    plain = {(result.repeat, result.task): result.run.tokens for result in results if result.arm == BASELINE}
     for result in results:
         if result.arm == label:
-            expected = plain[result.repeat, result.task]
             for prompt, tokens in result.run.tokens.items():
-                if tokens != expected[prompt]:
-                    differing.setdefault(prompt, set()).add((expected[prompt], tokens))
-    return differing
+                yield prompt, plain[result.repeat, result.task][prompt], tokens
 
 
 def _alpha_by_position(stats: Iterable[RequestStats]) -> tuple[float, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from adaptive.benchmark.agreement import Tokens
 from adaptive.benchmark.client import ask
 from adaptive.benchmark.measure import Measurement
 from adaptive.benchmark.prompts import PromptItem
-from adaptive.benchmark.summary import BASELINE, Tokens, differing_answers
+from adaptive.benchmark.summary import BASELINE, differing_answers
 from adaptive.contract import Engine, Policy
 from adaptive.controller import AdaptiveController
 from adaptive.requests import MAX_LOGPROBS, Sampling

@@ -15,7 +15,7 @@ from adaptive.cli.memory import EngineMemory
 from adaptive.cli.peers import PeerOptions, peer_arms
 from adaptive.cli.prompt_ids import token_ids
 from adaptive.cli.render import Steps
-from adaptive.cli.report import print_foreign_cpu, print_lossless, print_outcome, print_slos
+from adaptive.cli.report import print_foreign_cpu, print_lossless, print_lossy, print_outcome, print_slos
 from adaptive.cli.session import TextEngine, load_settled, prompts_that_fit, settle_engines
 from adaptive.contract import Policy
 from adaptive.requests import Sampling
@@ -89,6 +89,7 @@ def print_found(console: Console, found: Found, who: Lineup, notice: str | None)
         print_slos(console, found.outcomes)
     else:
         print_outcome(console, found.outcomes[0])
+    print_lossy(console, found.outcomes)
     for outcome in found.outcomes:
         print_lossless(console, outcome, len(who.batches) > 1, notice)
     print_foreign_cpu(console, others_of(found.outcomes))

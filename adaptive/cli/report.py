@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from adaptive.stats import ControllerStats
 
 POSITIONS_SHOWN = 6
+LOSSY_TITLE = (
+    "Beyond the exact rule (of accepted: the share that the exact rule would have refused; divergence: spent per "
+    "answer; agreement: share of an answer before it leaves plain decoding's)"
+)
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:
@@ -31,8 +35,27 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 def print_slos(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Who kept the limits on the time per token, for each batch size."""
     for outcome in outcomes:
-        arms = {f"{one.label}, batch {outcome.batch}": one.slo for one in outcome.summaries}
-        print_slo(console, arms)
+        print_slo(console, {_named(one, outcome, outcomes): one.slo for one in outcome.summaries})
+
+
+def print_lossy(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """What arms accepted beyond the exact rule, and what that did to their answers; nothing where none did."""
+    rows = [
+        [
+            _named(one, outcome, outcomes),
+            number(one.overall.tokens_per_s),
+            *ratio_cells(one.overall),
+            share(one.overall.lossy_accepted / one.overall.accepted),
+            number(one.overall.divergence_spent / one.overall.requests, 2),
+            share(one.agreement),
+        ]
+        for outcome in outcomes
+        for one in outcome.summaries
+        if one.overall.lossy_accepted
+    ]
+    if rows:
+        columns = ["arm", "tokens/s", "ratio", "min–max", "of accepted", "divergence", "agreement"]
+        console.print(table(LOSSY_TITLE, columns, rows))
 
 
 def print_lossless(console: Console, outcome: Outcome, names_batch: bool, notice: str | None) -> None:
@@ -91,6 +114,10 @@ def lossless_line(summaries: list[ArmSummary]) -> str:
 
 def ratio_cells(figures: Figures) -> list[str]:
     return [f"{number(figures.ratio.median, 2)}x", _range(figures.ratio)]
+
+
+def _named(summary: ArmSummary, outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
+    return summary.label if len(outcomes) == 1 else f"{summary.label}, batch {outcome.batch}"
 
 
 def _overall_table(summaries: list[ArmSummary]) -> Table:

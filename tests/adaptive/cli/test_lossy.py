@@ -78,3 +78,23 @@ def test_bench_tells_it_too(cli: Cli, models: tuple[Path, Path], prompt_file: Pa
     arms = json.loads(ended.out)["arms"]
     assert [arm["policy"] for arm in arms] == ["fixed:0", "adasd:v1"]
     assert all({"lossy_accepted", "divergence_spent"} <= arm.keys() for arm in arms)
+
+
+def test_bench_tells_what_is_left_of_the_answers(
+    cli: Cli, models: tuple[Path, Path], prompt_file: Path, tmp_path: Path
+) -> None:
+    config, found = tmp_path / "run.yaml", tmp_path / "found.json"
+    config.write_text(
+        "policy: fixed:3\nacceptance: {kind: typical, params: {epsilon: 1.0e-5, delta: 1.0}}\nallow_lossy: true\n",
+        encoding="utf-8",
+    )
+    args = ("--config", config, "--policies", "fixed:0,fixed:2,config", "--repeat", 1, "--json", found)
+    ended = cli("bench", "--prompts", prompt_file, *args, *with_draft(models), *ARGS)
+    assert ended.code == 0, ended.err
+    plain, exact, lossy = json.loads(found.read_text(encoding="utf-8"))["arms"]
+    assert plain["agreement"] == exact["agreement"] == 1
+    assert lossy["lossy_accepted"] > 0
+    assert 0 <= lossy["agreement"] < 1
+    shown = ended.out[ended.out.index("Beyond the exact rule") :]
+    assert "typical" in shown
+    assert "fixed:2" not in shown.split("Lossless check")[0]
