@@ -41,6 +41,7 @@ from tests.engine.offences import (
     key_by_place,
     key_without_seed,
     peek,
+    unguard,
     while_first_row_is_sure,
     while_neighbour_is_sure,
 )
@@ -174,8 +175,9 @@ def test_rows_bound_by_one_decision_stay_independent(make: Callable[[], Deep]) -
     assert judge(pairs_of(served.answers), PAIR_LAW).p_value > FAIR
 
 
-def test_rows_that_decide_about_each_other_are_caught() -> None:
+def test_rows_that_decide_about_each_other_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row by itself has the right law; two that share a decision do not."""
+    unguard(monkeypatch)
     served = serve(Deep(trim=by_neighbours_second), 2 * SAMPLES, together=True, draft=TWIN)
     assert judge(served.answers[::2], LAW).p_value > FAIR
     together = judge(pairs_of(served.answers), PAIR_LAW)
@@ -192,8 +194,9 @@ def caught(served: Served) -> None:
     assert verdict.effect > SMALLEST
 
 
-def test_a_draft_length_chosen_by_what_came_after_is_caught() -> None:
-    """Nothing keeps a policy from this but the law: signals of later tokens tell what was drawn before them."""
+def test_a_draft_length_chosen_by_what_came_after_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals of later tokens tell what was drawn before them."""
+    unguard(monkeypatch)
     verdict = judge(serve(cutting(best_of_all), SAMPLES).answers, LAW)
     assert verdict.p_value < CAUGHT
     assert abs(verdict.effect - SMALLEST) < 3 * verdict.effect_error, "as enumerated"
@@ -202,6 +205,7 @@ def test_a_draft_length_chosen_by_what_came_after_is_caught() -> None:
 
 def test_dropping_unlikely_draws_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "Drop if q < .5" is harmless as long as q is the largest probability, which is all that an engine tells."""
+    unguard(monkeypatch)
     honest = serve(cutting(drop_unsure), SAMPLES)
     assert honest.stats.verified < 0.95 * honest.stats.drafted
     lawful(honest)
@@ -209,8 +213,21 @@ def test_dropping_unlikely_draws_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     caught(serve(cutting(drop_unsure), SAMPLES))
 
 
+def test_the_guard_lets_no_policy_cut_rows_that_sample() -> None:
+    """What is caught above does no harm, and is counted."""
+    served = serve(cutting(best_of_all), SAMPLES, mended={"trim"})
+    assert served.stats.verified == served.stats.drafted
+    lawful(served)
+
+
+def test_the_guard_keeps_rows_independent() -> None:
+    served = serve(Deep(trim=by_neighbours_second), 2 * SAMPLES, together=True, draft=TWIN, mended={"trim"})
+    assert judge(pairs_of(served.answers), PAIR_LAW).p_value > FAIR
+
+
 def test_published_trimming_is_caught_once_its_guard_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """AdaSpec's own code: by q of what was drawn and on sampled rows too, as published."""
+    unguard(monkeypatch)
     peek(monkeypatch)
     served = serve(Unguarded.published(COST), SAMPLES, rows=64)
     assert served.stats.verified < 0.9 * served.stats.drafted
