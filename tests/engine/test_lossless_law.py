@@ -21,14 +21,13 @@ from functools import cache
 
 import pytest
 
-from adaptive.contract import Acceptance, AcceptanceKind, Policy
+from adaptive.contract import AcceptanceKind, Policy
 from adaptive.registry import ALLOW_LIST, list_policies
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Relaxed, Schedule
 from tests.engine.offences import (
     COST,
     Deep,
     OnGraphs,
-    Ruled,
     Tight,
     Unguarded,
     best_of_all,
@@ -65,9 +64,8 @@ SAMPLES = 2400
 FAIR, CAUGHT = 1e-4, 1e-6
 SMALLEST = 0.066
 LAW, PAIR_LAW = exact_law(), pair_law()
-RULES = [Acceptance(kind) for kind in AcceptanceKind if kind.lossless]
-BLOCK = Acceptance(AcceptanceKind.BLOCK)
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.kind))
+STANDARD, BLOCK = AcceptanceKind.STANDARD, AcceptanceKind.BLOCK
+each_rule = pytest.mark.parametrize("rule", [kind for kind in AcceptanceKind if kind.lossless])
 
 
 def lawful(served: Served, *, least: float = 0.1) -> None:
@@ -128,8 +126,8 @@ MOVING = ("schedule", "ema", "ema-sglang")
 
 @each_rule
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_policies_keep_the_law(name: str, rule: Acceptance) -> None:
-    served = serve(Ruled(LOSSLESS[name].clone(), rule), SAMPLES)
+def test_policies_keep_the_law(name: str, rule: AcceptanceKind) -> None:
+    served = serve(Relaxed(LOSSLESS[name].clone(), rule), SAMPLES)
     assert len(served.stats.gamma_histogram) > 1 or name not in MOVING, "a policy that never moves shows nothing"
     lawful(served)
 
@@ -155,16 +153,16 @@ BOUND: dict[str, Callable[[], Deep]] = {
 
 
 @cache
-def unbound(kind: AcceptanceKind) -> int:
+def unbound(rule: AcceptanceKind) -> int:
     """Draft tokens that are verified where nothing ends drafting early."""
-    return serve(Ruled(Fixed(GAMMA), Acceptance(kind)), SAMPLES).stats.verified
+    return serve(Relaxed(Fixed(GAMMA), rule), SAMPLES).stats.verified
 
 
 @each_rule
 @pytest.mark.parametrize("make", BOUND.values(), ids=BOUND)
-def test_rows_bound_by_one_decision_keep_the_law(make: Callable[[], Deep], rule: Acceptance) -> None:
-    served = serve(Ruled(make(), rule), SAMPLES)
-    assert served.stats.verified < 0.9 * unbound(rule.kind), "the decision binds"
+def test_rows_bound_by_one_decision_keep_the_law(make: Callable[[], Deep], rule: AcceptanceKind) -> None:
+    served = serve(Relaxed(make(), rule), SAMPLES)
+    assert served.stats.verified < 0.9 * unbound(rule), "the decision binds"
     lawful(served)
 
 
@@ -259,16 +257,16 @@ def test_greedy_rows_are_cut_beside_sampled_ones_and_neither_changes() -> None:
     ("reuse", "rule"),
     [
         (key_by_place, BLOCK),
-        (key_by_draft_position, Acceptance()),
+        (key_by_draft_position, STANDARD),
         (key_by_draft_position, BLOCK),
-        (judge_by_drafts_number, Acceptance()),
+        (judge_by_drafts_number, STANDARD),
         (judge_by_drafts_number, BLOCK),
-        (key_without_seed, Acceptance()),
+        (key_without_seed, STANDARD),
     ],
-    ids=lambda value: str(value.kind) if isinstance(value, Acceptance) else value.__name__,
+    ids=lambda value: str(value) if isinstance(value, AcceptanceKind) else value.__name__,
 )
 def test_random_numbers_used_twice_are_caught(
-    reuse: Callable[[pytest.MonkeyPatch], None], rule: Acceptance, monkeypatch: pytest.MonkeyPatch
+    reuse: Callable[[pytest.MonkeyPatch], None], rule: AcceptanceKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reuse(monkeypatch)
-    caught(serve(Ruled(Fixed(GAMMA), rule), SAMPLES))
+    caught(serve(Relaxed(Fixed(GAMMA), rule), SAMPLES))
