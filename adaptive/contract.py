@@ -362,10 +362,10 @@ class Policy(Protocol):
     """All that a policy author writes. Stored parameters plus learned state; `clone` copies the first, not the second.
 
     A policy that sets `Needs.stepwise` also has `extend(progress) -> bool[B]`; one that sets `Needs.trim` has
-    `trim(progress) -> int | lens[B] | None`, which must obey the lossless law: whether a position is verified may
-    depend on the draft distribution there and on anything before it, never on the token drawn there or later. So it
-    has to look at positions in the order of a heap and stop at the first that does not pay: the signals of a later one
-    follow from tokens that were drawn before it.
+    `trim(progress) -> int | lens[B] | None`. Tokens are drawn by then, and the signals of a later one follow from those
+    before it: it may cut rows under greedy decoding (`StepView.greedy`), and the guard verifies all others as far as
+    `decide` has them. Lengths for rows that sample belong into `decide` (`verify`, `confidence`, `draft_stop`) and
+    `extend` (docs/concepts.md).
     """
 
     def bind(self, caps: Capabilities) -> Needs:

@@ -236,9 +236,10 @@ class AdaptiveController:
 
     def trim(self, progress: DraftProgress) -> int | IntArray | None:
         """What to verify of the drafts of the step planned last; becomes part of the decision that was executed."""
-        verify = self.guard.trim(self._seat.policy, progress)
-        if verify is not None and self._open:
-            step, made = self._open.popitem()
+        step = next(reversed(self._open))
+        made = self._open[step]
+        verify = self.guard.trim(self._seat.policy, progress, made.view, made.decision)
+        if verify is not None:
             self._open[step] = made._replace(decision=replace(made.decision, verify=verify))
         return verify
 

@@ -28,6 +28,7 @@ from adaptive.contract import (
 )
 from adaptive.legal import Rules, Stepwise, Trimming
 from adaptive.stats import Telling
+from adaptive.trimming import lawful
 
 # No NullHandler: a policy that misbehaves should be seen on stderr even where nobody set up logging.
 logger = logging.getLogger(__name__)
@@ -129,12 +130,15 @@ class Guard:
         self.faults.clamp("extend", f"extend returned {more!r} instead of {batch} booleans")
         return np.zeros(batch, np.bool_)
 
-    def trim(self, policy: Policy, progress: DraftProgress) -> int | IntArray | None:
-        """A budget or lengths for the γ decided last; None, the decision's own, where the policy fails."""
+    def trim(
+        self, policy: Policy, progress: DraftProgress, view: StepView, decision: Decision
+    ) -> int | IntArray | None:
+        """A budget or lengths for the step of `decision`; None, the decision's own, where the policy fails."""
+        note = self.faults.clamp
         try:
-            return self._rules.verify(
-                cast(Trimming, policy).trim(progress), self._gamma, len(progress.rows), self.faults.clamp
-            )
+            answer = cast(Trimming, policy).trim(progress)
+            verify = self._rules.verify(answer, decision.gamma, len(progress.rows), note)
+            return lawful(verify, decision, view, progress, note)
         except Exception as error:
             self.faults.error("trim", error)
             return None

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
 from adaptive.contract import Policy
+from adaptive.lists import words
 from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
 
 GROUP = "adaptive.policies"
@@ -72,7 +73,7 @@ def list_policies() -> list[PolicyEntry]:
 
 def _plugins() -> dict[str, EntryPoint]:
     allowed = os.environ.get(ALLOW_LIST)
-    names = None if allowed is None else {name.strip() for name in allowed.split(",")}
+    names = None if allowed is None else words([allowed])
     found = {}
     for plugin in entry_points(group=GROUP):
         if plugin.name in _BUILT_IN:

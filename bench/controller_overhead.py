@@ -22,10 +22,12 @@ from rich.table import Table
 
 from adaptive.benchmark.machine import FOREIGN_CPU_LIMIT, CpuMeter, machine_facts
 from adaptive.contract import Policy
+from adaptive.lists import whole_numbers
 from bench.control.arms import COST, MAX_GAMMA, PIECES, Arm, Cost, Rig
 from bench.control.empty import Empty
 from bench.control.trace import DIFFERENT_STEPS, Trace
 from bench.sglang_oracle import Oracle, OracleUnavailableError, load
+from bench.usage import usage
 from policies import AdaSD, AdaSpec, EmaTiers, Fixed
 
 POLICIES: dict[str, tuple[Callable[[], Policy], bool]] = {
@@ -131,16 +133,6 @@ def _verdict(name: str, piece: str, us: float, target: float) -> str:
     return f"{name}, {piece}: {us:.1f} µs, target {target:.0f} µs: {'met' if us <= target else 'missed'}"
 
 
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of batch sizes: write it as 64,256") from None
-    if min(sizes) < 1:
-        raise typer.BadParameter(f"{text!r} holds a batch below 1")
-    return sizes
-
-
 def _names(text: str | None) -> list[str]:
     names = list(POLICIES) if text is None else [part.strip() for part in text.split(";")]
     unknown = sorted(set(names) - set(POLICIES))
@@ -159,7 +151,9 @@ def main(
     """Measure what the controller costs per step."""
     console = Console()
     records = []
-    for batch in _sizes(batches):
+    with usage():
+        sizes = whole_numbers("--batches", batches, least=1)
+    for batch in sizes:
         found = arms(batch, _names(policies), console)
         foreign = measure(found, steps, rounds)
         results = [arm.summary() for arm in found]

@@ -23,6 +23,8 @@ import typer
 from rich.console import Console
 
 from adaptive.benchmark.process import PeerError, started
+from adaptive.lists import whole_numbers
+from bench.usage import usage
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = ROOT / "bench" / "openvino_worker.py"
@@ -121,7 +123,8 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     if json_folder is not None and not json_folder.is_dir():
         raise typer.BadParameter(f"--json-folder: {json_folder} is not there")
-    widths = _integers(batches)
+    with usage():
+        widths = whole_numbers("--batches", batches, least=1)
     cores = threads or torch.get_num_threads()
     found = find_programs(venv, model, cores, console)
     arguments = ["--model", model, "--max-tokens", str(max_tokens), "--repeat", str(repeat), "--threads", str(cores)]
@@ -132,13 +135,6 @@ def main(
         done = subprocess.run(bench_command(found, batch, [*arguments, *target]), check=False)
         if done.returncode:
             raise typer.Exit(done.returncode)
-
-
-def _integers(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdigit() and int(part) for part in parts):
-        raise typer.BadParameter(f"--batches: {text!r} is not a list of whole numbers from 1: write it as 1,8")
-    return [int(part) for part in parts]
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import torch
 import typer
 
 from adaptive.benchmark.prompts import built_in_prompts
+from adaptive.lists import words
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.source import open_model
@@ -272,13 +273,12 @@ def main(
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Train all drafters of one target."""
-    names = tuple(name.strip() for name in methods.split(","))
     run(
         Settings(
             out=out,
             model=model,
             device=device,
-            methods=names,
+            methods=tuple(words([methods])),
             text=tuple(text or ()),
             write_s=write_s,
             train_s=train_s,

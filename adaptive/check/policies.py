@@ -18,6 +18,7 @@ from adaptive.requests import Sampling
 CAPABILITIES = (BARE, SMALL, WIDE, DELAYED)
 MAX_BATCH = 300
 STEPS = 240
+TRIMMED_STEPS = 60
 TOY_GAMMAS = tuple(range(17))
 
 
@@ -35,6 +36,7 @@ def check_policy(
         _binds,
         _decides_legally,
         _takes_odd_batches,
+        _trims_greedy_rows_alone,
         _forgets_unknown_rows,
         _clones_afresh,
         _binds_afresh,
@@ -100,6 +102,15 @@ def _takes_odd_batches(bench: _Bench) -> None:
         width = min(drive.caps.batch_buckets[-1], MAX_BATCH)
         drive.run([*range(1, width + 1), *range(width, 0, -1)], full=False, forgetful=False)
         expect_none(drive.illegal)
+
+
+def _trims_greedy_rows_alone(bench: _Bench) -> None:
+    """Rows that sample, which may be all, keep their lengths. Policies that trim nothing pass."""
+    for full in (False, True):
+        for drive in bench.drives():
+            if drive.needs.trim:
+                drive.run(_batches(drive.caps, TRIMMED_STEPS), full=full, trims=True)
+                expect_none(drive.illegal)
 
 
 def _forgets_unknown_rows(bench: _Bench) -> None:

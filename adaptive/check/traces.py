@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive.check.asking import drafted
 from adaptive.contract import (
     AcceptanceKind,
     Capabilities,
@@ -20,7 +21,8 @@ from adaptive.contract import (
     StepView,
     TreeLimits,
 )
-from adaptive.legal import Rules, checked_needs
+from adaptive.legal import Rules, Trimming, checked_needs
+from adaptive.trimming import lawful
 
 BARE = Capabilities(gammas=(0,), batch_buckets=(1, 4))
 SMALL = Capabilities(gammas=(0, 1, 3), batch_buckets=(1, 2, 4, 8), drafters={"ngram": DrafterCaps("ngram", 3)})
@@ -126,8 +128,8 @@ class Drive:
         self.needs = checked_needs(self.policy, self.policy.bind(self.caps), self.caps, allow_lossy=True)
         self._rules = Rules(self.caps, self.needs, allow_lossy=True)
 
-    def run(self, batches: Sequence[int], *, full: bool, forgetful: bool = True) -> list[Decision]:
-        """One step for each of `batches`; the decisions made."""
+    def run(self, batches: Sequence[int], *, full: bool, forgetful: bool = True, trims: bool = False) -> list[Decision]:
+        """One step for each of `batches`; the decisions made. `trims`: the policy is also asked what to trim."""
         decisions: list[Decision] = []
         views: list[StepView] = []
         late = self.caps.lag + self.caps.delay
@@ -137,6 +139,8 @@ class Drive:
             legal = self._rules.mend(decisions[step], batch, self._note)
             if legal is None:
                 break
+            if trims and legal.gamma and legal.tree is None:
+                self._trim(views[step], legal)
             done = step - late
             if done >= 0 and step % 7 != 3:
                 view, decision = views[done], decisions[done]
@@ -144,6 +148,12 @@ class Drive:
             if forgetful and step % 5 == 4:
                 self.policy.forget(views[max(done, 0)].rows[::3].tolist())
         return decisions
+
+    def _trim(self, view: StepView, decision: Decision) -> None:
+        progress = drafted(self.policy, self.needs, view, decision.gamma)
+        answer = cast(Trimming, self.policy).trim(progress)
+        verify = self._rules.verify(answer, decision.gamma, len(view.rows), self._note)
+        lawful(verify, decision, view, progress, self._note)
 
     def _note(self, kind: str, message: str) -> None:
         self.illegal.append(message)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from adaptive.cli.configured import Configured
-from adaptive.cli.errors import UsageError
-from adaptive.cli.lists import whole_numbers, words
+from adaptive.cli.errors import UsageError, usage
 from adaptive.cli.options import DRAFTERS, EngineOptions
 from adaptive.cli.render import stderr
 from adaptive.cli.session import Settled, TextEngine, check_policies
 from adaptive.contract import Capabilities, Policy
+from adaptive.lists import whole_numbers, words
 
 if TYPE_CHECKING:
     from adaptive.benchmark import Arm
@@ -90,9 +90,8 @@ class Lineup:
 
 def lineup(wanted: EngineOptions, drafters: Sequence[str], batches: str | None) -> Lineup:
     """`drafters` are NAME or NAME=DRAFT_MODEL, commas between them; none: the one of `wanted`. Raises UsageError."""
-    sizes = (wanted.max_batch,) if batches is None else whole_numbers("--batches", batches)
-    if sizes[0] < 1:
-        raise UsageError(f"--batches: {sizes[0]} requests side by side make no batch: give numbers from 1 up")
+    with usage():
+        sizes = (wanted.max_batch,) if batches is None else whole_numbers("--batches", batches, least=1)
     widest = replace(wanted, max_batch=sizes[-1])
     if not drafters:
         return Lineup((widest,), sizes)

@@ -13,6 +13,7 @@ from adaptive.cli.options import LIBRARIES, LOOKUP, EngineOptions
 from adaptive.cli.prompt_ids import token_ids
 from adaptive.cli.render import Steps
 from adaptive.cli.session import TextEngine
+from adaptive.lists import words
 
 if TYPE_CHECKING:
     from adaptive.benchmark import Arm, PeerProcess
@@ -34,7 +35,7 @@ def peer_options(
     names: Sequence[str], programs: Sequence[str], *, batch: int, greedy: bool, taken: Sequence[str]
 ) -> PeerOptions:
     """What the two options ask for; `taken` are other arms' labels. Raises UsageError."""
-    libraries = tuple(name.strip() for text in names for name in text.split(",") if name.strip())
+    libraries = tuple(words(names))
     for name in libraries:
         if name not in LIBRARIES:
             raise UsageError(f"--peers: {name!r} is not known; choose from {', '.join(LIBRARIES)}")
@@ -53,12 +54,12 @@ def peer_options(
 def _program(text: str) -> tuple[str, tuple[str, ...]]:
     label, _, command = text.partition("=")
     try:
-        words = tuple(shlex.split(command))
+        parts = tuple(shlex.split(command))
     except ValueError as error:
         raise UsageError(f"--peer-program: {command!r} is not a command ({error})") from error
-    if not label.strip() or not words:
+    if not label.strip() or not parts:
         raise UsageError(f"--peer-program: {text!r} is not of the form LABEL=COMMAND")
-    return label.strip(), words
+    return label.strip(), parts
 
 
 @contextmanager

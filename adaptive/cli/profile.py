@@ -13,10 +13,10 @@ from rich.table import Table
 from adaptive.cli import options as o
 from adaptive.cli.configured import ConfigFile
 from adaptive.cli.errors import UsageError, usage
-from adaptive.cli.lists import whole_numbers
 from adaptive.cli.render import Steps, number, print_json, share, stderr, stdout, table
 from adaptive.cli.report import print_foreign_cpu
 from adaptive.cli.session import TextEngine, load
+from adaptive.lists import whole_numbers
 
 if TYPE_CHECKING:
     from adaptive.benchmark import CpuMeter
@@ -89,13 +89,13 @@ def profile(
 def _grid(batches: str, contexts: str, gammas: str, rounds: int) -> Grid:
     from adaptive.profiling import Grid
 
-    lists = [
-        whole_numbers("--batches", batches),
-        whole_numbers("--contexts", contexts),
-        whole_numbers("--gammas", gammas),
-    ]
     with usage():
-        return Grid(lists[0], lists[1], tuple(sorted({0, *lists[2]})), rounds)
+        return Grid(
+            whole_numbers("--batches", batches, least=1),
+            whole_numbers("--contexts", contexts, least=1),
+            tuple(sorted({0, *whole_numbers("--gammas", gammas)})),
+            rounds,
+        )
 
 
 def _prompt(engine: TextEngine) -> Callable[[int], Sequence[int]]:

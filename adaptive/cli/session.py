@@ -14,6 +14,7 @@ from adaptive.cli.options import MAX_GAMMA, EngineOptions
 from adaptive.cli.render import Steps, stderr
 from adaptive.contract import Capabilities, Engine, Policy
 from adaptive.legal import checked_needs
+from adaptive.lists import words
 from adaptive.registry import get_policy
 from adaptive.requests import Messages
 
@@ -129,29 +130,13 @@ def parse_policies(
 ) -> dict[str, Policy]:
     """Comma-separated names to policies; commas inside brackets belong to a policy's argument. `known` go first."""
     policies: dict[str, Policy] = {}
-    for spec in (part for text in specs for part in split_specs(text)):
+    for spec in words(specs):
         if spec in policies:
             raise UsageError(f"{option}: {spec!r} is named twice")
         policies[spec] = known[spec] if known and spec in known else parse_policy(spec, option)
     if not policies:
         raise UsageError(f"{option}: name at least one policy; `adaptive policies` lists them")
     return policies
-
-
-def split_specs(text: str) -> list[str]:
-    """Split at commas outside of brackets.
-
-    >>> split_specs("fixed:0,schedule:[[1,4,5]],ema")
-    ['fixed:0', 'schedule:[[1,4,5]]', 'ema']
-    """
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "[{(") - (character in ")}]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def check_policies(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adaptive.cli.errors import UsageError, usage
+from adaptive.lists import numbers
 
 if TYPE_CHECKING:
     from engine.sampling.synthetic import SyntheticAcceptance
@@ -45,19 +46,9 @@ def synthetic_acceptance(
         raise UsageError(f"{' and '.join(given)} exclude each other: give one")
     from engine.sampling.synthetic import SyntheticAcceptance
 
+    with usage():
+        shares = None if rates is None else numbers(RATES, rates)
     with usage(given[0]):
-        synthetic = SyntheticAcceptance(rate, None if rates is None else _numbers(rates), length)
+        synthetic = SyntheticAcceptance(rate, shares, length)
         synthetic.conditional(max_gamma if drafter else 0)
     return synthetic
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    """Separated by commas.
-
-    >>> _numbers("0.9, 0.5")
-    (0.9, 0.5)
-    """
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a list of numbers: write it as 0.9,0.5,0.2") from None

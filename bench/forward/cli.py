@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +12,14 @@ import typer
 
 from adaptive.benchmark.machine import CpuMeter, machine_facts
 from adaptive.cli.render import Steps, stdout
+from adaptive.lists import whole_numbers
 from bench.forward.bed import Bed, Point
 from bench.forward.claims import BATCH, GAMMA, judge, make_claims, points_of
 from bench.forward.floors import make_probes
 from bench.forward.measure import measure, point_cost, rate
 from bench.forward.models import SHAPES, random_decoder, real_decoder
 from bench.forward.report import Report
+from bench.usage import usage
 from engine import EngineConfig
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -74,7 +74,12 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
 ) -> None:
     """Time the engine's verify forward over batch × tokens per row × context, against floors measured beside it."""
-    grid = Grid(_integers("--batches", batches), _integers("--tokens", tokens), _integers("--contexts", contexts))
+    with usage():
+        grid = Grid(
+            whole_numbers("--batches", batches, least=1),
+            whole_numbers("--tokens", tokens, least=1),
+            whole_numbers("--contexts", contexts, least=1),
+        )
     _check(grid, json_file)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -96,7 +101,7 @@ def main(
 
 
 def _make_bed(grid: Grid, model: str, random: str | None, dtype: str, device: str) -> Bed:
-    with _usage():
+    with usage():
         config = grid.engine_config(dtype, device)
         if random is not None:
             decoder = random_decoder(random, config.context_len, config.torch_dtype, device)
@@ -106,31 +111,12 @@ def _make_bed(grid: Grid, model: str, random: str | None, dtype: str, device: st
     return Bed(decoder, config)
 
 
-def _integers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        values = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        raise typer.BadParameter(f"{option}: {text!r} is not a list of whole numbers: write it as 1,4,8") from None
-    if min(values) < 1:
-        raise typer.BadParameter(f"{option}: {min(values)} is not valid: every number must be at least 1")
-    return values
-
-
 def _check(grid: Grid, json_file: Path | None) -> None:
     widest = max(*grid.tokens, GAMMA + 1)
     if min(grid.contexts) < widest:
         raise typer.BadParameter(f"--contexts: {min(grid.contexts)} is too short for {widest} tokens a row")
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"--json: the folder of {json_file} is not there")
-
-
-@contextmanager
-def _usage() -> Iterator[None]:
-    """What the user named wrongly ends with status 2."""
-    try:
-        yield
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _device_name(device: str) -> str:

@@ -49,6 +49,19 @@ class Backend(Protocol):
         """Wait until everything launched so far has finished."""
 
 
+class HostAccess:
+    """Writes and reads of a backend whose device keeps their order by itself, on a CPU by doing them at once."""
+
+    def write(self, place: Tensor, value: HostValue) -> None:
+        store(place, value)
+
+    def read(self, buffer: Tensor) -> NDArray[Any]:
+        return fetch(buffer)
+
+    def ask(self, buffer: Tensor) -> Answer:
+        return promise(buffer)
+
+
 def store(place: Tensor, value: HostValue) -> None:
     """Write without waiting: what is not a single number goes to a GPU through pinned memory."""
     if isinstance(value, int | float):

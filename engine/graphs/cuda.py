@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.graphs.base import Answer, HostValue, Piece, fetch, promise, restored, store
+from engine.graphs.base import HostAccess, Piece, restored
 
 
-class CudaGraphBackend:
+class CudaGraphBackend(HostAccess):
     """All graphs share one memory pool and one capture stream."""
 
     records = True
@@ -39,15 +37,6 @@ class CudaGraphBackend:
         with torch.cuda.stream(self.stream):
             piece()
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
-
-    def write(self, place: Tensor, value: HostValue) -> None:
-        store(place, value)
-
-    def read(self, buffer: Tensor) -> NDArray[Any]:
-        return fetch(buffer)
-
-    def ask(self, buffer: Tensor) -> Answer:
-        return promise(buffer)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.graphs.base import Answer, HostValue, Piece, fetch, promise, store
+from engine.graphs.base import HostAccess, Piece
 
 
-class EagerBackend:
+class EagerBackend(HostAccess):
     """Runs the piece itself: capturing is free."""
 
     records = False
@@ -23,15 +21,6 @@ class EagerBackend:
 
     def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
         return piece
-
-    def write(self, place: Tensor, value: HostValue) -> None:
-        store(place, value)
-
-    def read(self, buffer: Tensor) -> NDArray[Any]:
-        return fetch(buffer)
-
-    def ask(self, buffer: Tensor) -> Answer:
-        return promise(buffer)
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

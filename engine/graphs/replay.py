@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.graphs.base import Answer, HostValue, Piece, fetch, poison, promise, restored, store
+from engine.graphs.base import HostAccess, Piece, poison, restored
 
 
 class BakedDataError(RuntimeError):
@@ -98,7 +97,7 @@ def record(piece: Piece) -> Tape:
     return tape
 
 
-class ReplayBackend:
+class ReplayBackend(HostAccess):
     """Replays at once, on a CPU. Outputs are poisoned before each replay."""
 
     records = True
@@ -113,15 +112,6 @@ class ReplayBackend:
             tape.replay()
 
         return replay
-
-    def write(self, place: Tensor, value: HostValue) -> None:
-        store(place, value)
-
-    def read(self, buffer: Tensor) -> NDArray[Any]:
-        return fetch(buffer)
-
-    def ask(self, buffer: Tensor) -> Answer:
-        return promise(buffer)
 
     def synchronize(self) -> None:
         """Nothing is ever pending."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adaptive.check import check_policy
-from adaptive.check.traces import BARE, SMALL
+from adaptive.check.traces import BARE, SMALL, WIDE
 from adaptive.contract import (
     Acceptance,
     AcceptanceKind,
+    BoolArray,
     Capabilities,
     Decision,
+    DraftProgress,
+    IntArray,
     Needs,
     Policy,
     StepReport,
@@ -155,6 +159,37 @@ class Choosy(Base):
         raise ValueError("never good enough")
 
 
+class Trimming(Base):
+    """Drops the last token of every row."""
+
+    def bind(self, caps: Capabilities) -> Needs:
+        return replace(super().bind(caps), signals=frozenset({"top_prob"}), trim=True, stepwise=True)
+
+    def decide(self, view: StepView) -> Decision:
+        self.greedy = np.zeros(len(view.rows), np.bool_) if view.greedy is None else view.greedy
+        return Decision(2)
+
+    def extend(self, progress: DraftProgress) -> BoolArray:
+        return np.nan_to_num(progress.signals["top_prob"]) > 0.5
+
+    def trim(self, progress: DraftProgress) -> IntArray:
+        return np.full(len(progress.rows), progress.position)
+
+
+class Careful(Trimming):
+    """Does so where a row is greedy."""
+
+    def trim(self, progress: DraftProgress) -> IntArray:
+        return np.where(self.greedy, progress.position, progress.position + 1)
+
+
+class Budgeting(Trimming):
+    """Has a budget that leaves the last token of one row out."""
+
+    def trim(self, progress: DraftProgress) -> Any:
+        return len(progress.rows) * (progress.position + 2) - 1
+
+
 class NoNeeds(Base):
     def bind(self, caps: Capabilities) -> Any:
         return {"gammas": (0,)}
@@ -183,6 +218,18 @@ def test_wrong_policies_are_found_out(policy: Policy | Callable[[], Policy], com
     with pytest.raises(AssertionError) as failure:
         check_policy(policy, (BARE, SMALL))
     assert complaint in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "complaint"), [(Trimming, "other lengths of rows"), (Budgeting, "a budget that is shared")]
+)
+def test_trimming_of_rows_that_sample_is_found_out(policy: Callable[[], Policy], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=rf"fails 1 of \d+ checks:\n  - trims greedy rows alone: .*{complaint}"):
+        check_policy(policy, (WIDE,))
+
+
+def test_trimming_of_greedy_rows_passes() -> None:
+    check_policy(Careful, (WIDE,))
 
 
 def test_base_of_the_mutants_is_right() -> None:

@@ -3,14 +3,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 
 from adaptive.check import ToyEngine
-from adaptive.contract import AcceptanceKind, Decision, DraftProgress, Needs, StepReport
+from adaptive.contract import AcceptanceKind, Decision, Needs, StepReport
 from adaptive.controller import SPARE_DECISIONS, AdaptiveController
 from adaptive.guard import GuardConfig
 from adaptive.requests import Output, Request, Sampling
@@ -372,27 +371,3 @@ def test_clock_measures_the_controllers_own_time() -> None:
     controller = AdaptiveController(ToyEngine(), Fixed(1), clock=lambda: float(next(ticks)))
     controller.generate([1], SHORT)
     assert controller.stats().control_us == 2e6
-
-
-def test_what_trim_answers_is_the_decision_that_was_executed() -> None:
-    class Trimming(Scripted):
-        def trim(self, progress: DraftProgress) -> int:
-            return 3
-
-        def clone(self) -> Trimming:
-            return Trimming(self.script, self.gammas, self.needs)
-
-    class Asking(ToyEngine):
-        def __init__(self) -> None:
-            super().__init__()
-            self._caps = replace(self._caps, verify_budget=True, stepwise=True)
-
-    policy = Trimming(always(4), needs={"trim": True})
-    controller = AdaptiveController(Asking(), policy)
-    controller.plan(view_of(1))
-    controller.plan(view_of(1, step=1))
-    one = np.array([1])
-    assert controller.trim(DraftProgress(3, one - 1, {})) == 3
-    for step in (0, 1):
-        controller.report(StepReport(step, 4, one - 1, one > 0, one, one, one, one))
-    assert [decision.verify for _, decision, _ in policy.learnt] == [None, 3]

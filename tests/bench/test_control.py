@@ -82,7 +82,7 @@ def test_it_prints_a_table_and_writes_the_figures(tmp_path: Path) -> None:
     ("args", "problem"),
     [
         (["--batches", "many"], "'many' is not a list"),
-        (["--batches", "0"], "below 1"),
+        (["--batches", "0"], "whole numbers from 1"),
         (["--policies", "x"], "not meas"),
     ],
 )

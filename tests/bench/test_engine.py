@@ -187,7 +187,7 @@ def test_tables_and_json(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (("--tokens", "x"), "--tokens: 'x' is not a list of whole numbers"),
-        (("--batches", "0"), "--batches: 0 is not valid"),
+        (("--batches", "0"), "--batches: '0' is not a list of whole numbers from 1"),
         (("--contexts", "4"), "--contexts: 4 is too short for 8 tokens a row"),
         (("--random", "huge"), "shape 'huge' is not known: choose from tiny"),
         (("--random", "tiny", "--contexts", "1024"), "above the model's own limit of 512"),

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from adaptive.contract import (
-    Acceptance,
     BoolArray,
     Capabilities,
     Confidence,
@@ -24,11 +23,9 @@ from adaptive.contract import (
     FloatArray,
     IntArray,
     Needs,
-    Policy,
     StepReport,
     StepView,
 )
-from adaptive.legal import Stepwise, Trimming
 from engine.batch import RowState
 from engine.drafters import DraftKey, ModelDrafter
 from engine.drafters.stepwise import DraftsBefore
@@ -95,37 +92,6 @@ class Tight(Deep):
     def decide(self, view: StepView) -> Decision:
         sharp = Confidence("top_prob", np.full(GAMMA, 12.0), np.full(GAMMA, -7.0))
         return Decision(GAMMA, verify=2 * len(view.rows), confidence=sharp)
-
-
-class Ruled:
-    """A policy under another acceptance rule than its own."""
-
-    def __init__(self, policy: Policy, rule: Acceptance) -> None:
-        self.policy, self.rule = policy, rule
-
-    def bind(self, caps: Capabilities) -> Needs:
-        needs = self.policy.bind(caps)
-        return replace(needs, acceptances=needs.acceptances | {self.rule.kind})
-
-    def decide(self, view: StepView) -> Decision:
-        return replace(self.policy.decide(view), acceptance=self.rule)
-
-    def extend(self, progress: DraftProgress) -> BoolArray:
-        assert isinstance(self.policy, Stepwise), "only what needs say is asked"
-        return self.policy.extend(progress)
-
-    def trim(self, progress: DraftProgress) -> int | IntArray | None:
-        assert isinstance(self.policy, Trimming), "only what needs say is asked"
-        return self.policy.trim(progress)
-
-    def learn(self, view: StepView, decision: Decision, report: StepReport) -> None:
-        self.policy.learn(view, decision, report)
-
-    def forget(self, rows: Sequence[int]) -> None:
-        self.policy.forget(rows)
-
-    def clone(self) -> Self:
-        return type(self)(self.policy.clone(), self.rule)
 
 
 class OnGraphs(AdaSpec):
@@ -211,7 +177,12 @@ def by_neighbours_second(progress: DraftProgress) -> IntArray:
     return np.where(of_neighbours(second_B, progress.rows) > 0.6, GAMMA, 0)
 
 
-# --- what an engine must not do ------------------------------------------------------------------------------------
+# --- what must not be done -----------------------------------------------------------------------------------------
+
+
+def unguard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller lets `trim` cut whatever it likes."""
+    monkeypatch.setattr("adaptive.guard.lawful", lambda verify, *_: verify)
 
 
 def peek(monkeypatch: pytest.MonkeyPatch) -> None:

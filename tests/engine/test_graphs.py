@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
 from adaptive.contract import Needs
 from adaptive.requests import Request, Sampling
 from engine.core import LLMEngine
-from engine.graphs import CudaGraphBackend, EagerBackend, Piece, make_backend
-from engine.graphs.base import restored
+from engine.graphs import CudaGraphBackend, make_backend
 from tests.engine.heads import SLICE, HeadSpec, TrainedHeads
+from tests.engine.rehearsing import RehearsingBackend
 from tests.engine.tiny import (
     TINY,
     UNTIED,
@@ -44,22 +43,6 @@ DRAFTS: dict[str, Drafting | None] = {
     "medusa": TrainedHeads(HeadSpec("medusa", ids=SLICE, count=5)),
 }
 BY_ALL = pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
-
-
-class RehearsingBackend(EagerBackend):
-    """Records as a GPU would, trial run and all, but replays by calling: shows what a recording leaves behind."""
-
-    records = True
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.captures = 0
-
-    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        self.captures += 1
-        with restored(mutable):
-            piece()
-        return piece
 
 
 def answers(engine: LLMEngine, gammas: Sequence[int]) -> dict[str, list[int]]:

@@ -17,7 +17,6 @@ from engine.core import LLMEngine
 from engine.drafters import CatchUpKey, DraftKey, HeadDrafter, MedusaDrafter
 from engine.drafters.stepwise import CachedDrafter
 from engine.features import Features
-from engine.graphs import EagerBackend, Piece
 from engine.kv import KVCache
 from engine.models.decoder import Decoder
 from engine.prefill import Prefill, PrefillKey
@@ -28,6 +27,7 @@ from tests.engine.capture_law import LawfulBackend
 from tests.engine.course import REQUESTS, take_course
 from tests.engine.heads import HeadSpec, TrainedHeads
 from tests.engine.joint_law import SAMPLES, SMALL, joint_law, p_value, sampled_answers
+from tests.engine.rehearsing import RehearsingBackend
 from tests.engine.spy import Spy
 from tests.engine.test_heads import EACH_KIND, ONE_EACH, SPECS, Witness, answers_of, engine_of, largest_error
 from tests.engine.test_interrupt import PROMPTS, serve
@@ -167,24 +167,6 @@ def test_backends_equal_eager(spec: HeadSpec, backend: str) -> None:
     course = take_course(engine_of(spec, max_batch=2, backend=backend), (3, 0, 4, 1))
     assert course == take_course(engine_of(spec, max_batch=2), (3, 0, 4, 1))
     assert len(course.tokens) == len(REQUESTS)
-
-
-class RehearsingBackend(EagerBackend):
-    """Has every kind of piece recorded before serving, and counts what is recorded later."""
-
-    records = True
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.captures = 0
-
-    def capture(self, piece: Piece, mutable: Sequence[Tensor], outputs: Sequence[Tensor] = ()) -> Piece:
-        self.captures += 1
-        saved = [buffer.clone() for buffer in mutable]
-        piece()
-        for buffer, before in zip(mutable, saved, strict=True):
-            buffer.copy_(before)
-        return piece
 
 
 @EACH_KIND

@@ -21,14 +21,13 @@ from functools import cache
 
 import pytest
 
-from adaptive.contract import Acceptance, AcceptanceKind, Policy
+from adaptive.contract import AcceptanceKind, Policy
 from adaptive.registry import ALLOW_LIST, list_policies
-from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Schedule
+from policies import AdaSD, AdaSpec, EmaTiers, Fixed, FixedTree, Relaxed, Schedule
 from tests.engine.offences import (
     COST,
     Deep,
     OnGraphs,
-    Ruled,
     Tight,
     Unguarded,
     best_of_all,
@@ -41,6 +40,7 @@ from tests.engine.offences import (
     key_by_place,
     key_without_seed,
     peek,
+    unguard,
     while_first_row_is_sure,
     while_neighbour_is_sure,
 )
@@ -64,9 +64,8 @@ SAMPLES = 2400
 FAIR, CAUGHT = 1e-4, 1e-6
 SMALLEST = 0.066
 LAW, PAIR_LAW = exact_law(), pair_law()
-RULES = [Acceptance(kind) for kind in AcceptanceKind if kind.lossless]
-BLOCK = Acceptance(AcceptanceKind.BLOCK)
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.kind))
+STANDARD, BLOCK = AcceptanceKind.STANDARD, AcceptanceKind.BLOCK
+each_rule = pytest.mark.parametrize("rule", [kind for kind in AcceptanceKind if kind.lossless])
 
 
 def lawful(served: Served, *, least: float = 0.1) -> None:
@@ -127,8 +126,8 @@ MOVING = ("schedule", "ema", "ema-sglang")
 
 @each_rule
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_policies_keep_the_law(name: str, rule: Acceptance) -> None:
-    served = serve(Ruled(LOSSLESS[name].clone(), rule), SAMPLES)
+def test_policies_keep_the_law(name: str, rule: AcceptanceKind) -> None:
+    served = serve(Relaxed(LOSSLESS[name].clone(), rule), SAMPLES)
     assert len(served.stats.gamma_histogram) > 1 or name not in MOVING, "a policy that never moves shows nothing"
     lawful(served)
 
@@ -154,16 +153,16 @@ BOUND: dict[str, Callable[[], Deep]] = {
 
 
 @cache
-def unbound(kind: AcceptanceKind) -> int:
+def unbound(rule: AcceptanceKind) -> int:
     """Draft tokens that are verified where nothing ends drafting early."""
-    return serve(Ruled(Fixed(GAMMA), Acceptance(kind)), SAMPLES).stats.verified
+    return serve(Relaxed(Fixed(GAMMA), rule), SAMPLES).stats.verified
 
 
 @each_rule
 @pytest.mark.parametrize("make", BOUND.values(), ids=BOUND)
-def test_rows_bound_by_one_decision_keep_the_law(make: Callable[[], Deep], rule: Acceptance) -> None:
-    served = serve(Ruled(make(), rule), SAMPLES)
-    assert served.stats.verified < 0.9 * unbound(rule.kind), "the decision binds"
+def test_rows_bound_by_one_decision_keep_the_law(make: Callable[[], Deep], rule: AcceptanceKind) -> None:
+    served = serve(Relaxed(make(), rule), SAMPLES)
+    assert served.stats.verified < 0.9 * unbound(rule), "the decision binds"
     lawful(served)
 
 
@@ -174,8 +173,9 @@ def test_rows_bound_by_one_decision_stay_independent(make: Callable[[], Deep]) -
     assert judge(pairs_of(served.answers), PAIR_LAW).p_value > FAIR
 
 
-def test_rows_that_decide_about_each_other_are_caught() -> None:
+def test_rows_that_decide_about_each_other_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row by itself has the right law; two that share a decision do not."""
+    unguard(monkeypatch)
     served = serve(Deep(trim=by_neighbours_second), 2 * SAMPLES, together=True, draft=TWIN)
     assert judge(served.answers[::2], LAW).p_value > FAIR
     together = judge(pairs_of(served.answers), PAIR_LAW)
@@ -192,8 +192,9 @@ def caught(served: Served) -> None:
     assert verdict.effect > SMALLEST
 
 
-def test_a_draft_length_chosen_by_what_came_after_is_caught() -> None:
-    """Nothing keeps a policy from this but the law: signals of later tokens tell what was drawn before them."""
+def test_a_draft_length_chosen_by_what_came_after_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals of later tokens tell what was drawn before them."""
+    unguard(monkeypatch)
     verdict = judge(serve(cutting(best_of_all), SAMPLES).answers, LAW)
     assert verdict.p_value < CAUGHT
     assert abs(verdict.effect - SMALLEST) < 3 * verdict.effect_error, "as enumerated"
@@ -202,6 +203,7 @@ def test_a_draft_length_chosen_by_what_came_after_is_caught() -> None:
 
 def test_dropping_unlikely_draws_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "Drop if q < .5" is harmless as long as q is the largest probability, which is all that an engine tells."""
+    unguard(monkeypatch)
     honest = serve(cutting(drop_unsure), SAMPLES)
     assert honest.stats.verified < 0.95 * honest.stats.drafted
     lawful(honest)
@@ -209,8 +211,21 @@ def test_dropping_unlikely_draws_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     caught(serve(cutting(drop_unsure), SAMPLES))
 
 
+def test_the_guard_lets_no_policy_cut_rows_that_sample() -> None:
+    """What is caught above does no harm, and is counted."""
+    served = serve(cutting(best_of_all), SAMPLES, mended={"trim"})
+    assert served.stats.verified == served.stats.drafted
+    lawful(served)
+
+
+def test_the_guard_keeps_rows_independent() -> None:
+    served = serve(Deep(trim=by_neighbours_second), 2 * SAMPLES, together=True, draft=TWIN, mended={"trim"})
+    assert judge(pairs_of(served.answers), PAIR_LAW).p_value > FAIR
+
+
 def test_published_trimming_is_caught_once_its_guard_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """AdaSpec's own code: by q of what was drawn and on sampled rows too, as published."""
+    unguard(monkeypatch)
     peek(monkeypatch)
     served = serve(Unguarded.published(COST), SAMPLES, rows=64)
     assert served.stats.verified < 0.9 * served.stats.drafted
@@ -242,16 +257,16 @@ def test_greedy_rows_are_cut_beside_sampled_ones_and_neither_changes() -> None:
     ("reuse", "rule"),
     [
         (key_by_place, BLOCK),
-        (key_by_draft_position, Acceptance()),
+        (key_by_draft_position, STANDARD),
         (key_by_draft_position, BLOCK),
-        (judge_by_drafts_number, Acceptance()),
+        (judge_by_drafts_number, STANDARD),
         (judge_by_drafts_number, BLOCK),
-        (key_without_seed, Acceptance()),
+        (key_without_seed, STANDARD),
     ],
-    ids=lambda value: str(value.kind) if isinstance(value, Acceptance) else value.__name__,
+    ids=lambda value: str(value) if isinstance(value, AcceptanceKind) else value.__name__,
 )
 def test_random_numbers_used_twice_are_caught(
-    reuse: Callable[[pytest.MonkeyPatch], None], rule: Acceptance, monkeypatch: pytest.MonkeyPatch
+    reuse: Callable[[pytest.MonkeyPatch], None], rule: AcceptanceKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reuse(monkeypatch)
-    caught(serve(Ruled(Fixed(GAMMA), rule), SAMPLES))
+    caught(serve(Relaxed(Fixed(GAMMA), rule), SAMPLES))

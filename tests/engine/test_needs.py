@@ -35,7 +35,7 @@ from engine.drafting import DraftWatch
 from engine.runner import StepRunner
 from engine.step import StepKey
 from policies import Fixed
-from tests.engine.test_graphs import RehearsingBackend
+from tests.engine.rehearsing import RehearsingBackend
 from tests.engine.test_model_drafter import NEAR
 from tests.engine.tiny import tiny_engine
 

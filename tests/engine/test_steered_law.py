@@ -9,9 +9,8 @@ import pytest
 
 from adaptive.contract import Acceptance, AcceptanceKind, Capabilities, Confidence, Decision, Needs, StepView
 from adaptive.requests import Sampling
-from engine.batch import RowState
-from engine.drafters import DraftKey, ModelDrafter
 from tests.engine.joint_law import SAMPLES, SMALL, joint_law, p_value, sampled_answers
+from tests.engine.offences import peek
 from tests.engine.steering import Steering
 from tests.engine.test_model_drafter import NEAR_SMALL
 from tests.engine.tiny import Cycling, DraftModel, near_weights, random_weights
@@ -59,13 +58,5 @@ def test_all_levers_at_once_keep_the_exact_joint_law(stepwise: bool, rule: Accep
 
 def test_a_budget_by_the_drawn_tokens_probability_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same budget, but a token counts by q of what was drawn: unlikely tokens are dropped unjudged."""
-    honest = ModelDrafter.draft
-
-    def peeking(drafter: ModelDrafter, state: RowState, key: DraftKey, position: int) -> None:
-        honest(drafter, state, key, position)
-        drawn_B1 = state.drafts_RM[: key.batch, position].unsqueeze(1)
-        q_BV = drafter.q_RMV[: key.batch, position]
-        state.signals_SRM[0, : key.batch, position].copy_(q_BV.gather(1, drawn_B1).squeeze(1))
-
-    monkeypatch.setattr(ModelDrafter, "draft", peeking)
+    peek(monkeypatch)
     assert chance(Tight((3, 2)), FAR_SMALL, samples=SAMPLES // 2) < 1e-6

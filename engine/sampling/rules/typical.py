@@ -20,7 +20,8 @@ INSIDE = 1e-5  # added to a probability within the logarithm, as Medusa does
 class Typical:
     """Token x stands if p(x) > min(ε, δ · exp(-H(p))), entropy in nats (Medusa, Cai et al. 2024; ε = .09, δ = .3).
 
-    With ε = 1 nothing is that likely, so that all tokens are the target's own; with ε = 0 all that it could say stands.
+    With ε = 1 and δ of the size of the vocabulary nothing is that likely, so that all tokens are the target's own; with
+    ε = 0 all that it could say stands.
     """
 
     kind = AcceptanceKind.TYPICAL

@@ -112,7 +112,7 @@ def test_batches_alone(bench: Bench, asked: list[EngineOptions]) -> None:
         (("--drafters", ","), "name at least one of ngram"),
         (("--drafters", "ngram", "--drafter", "medusa"), "--drafters and --drafter exclude each other"),
         (("--batches", "1,2", "--max-batch", 2), "--batches and --max-batch exclude each other"),
-        (("--batches", "0,2"), "--batches: 0"),
+        (("--batches", "0,2"), "--batches: '0,2' is not a list of whole numbers from 1"),
         (("--batches", "two"), "--batches: 'two' is not a list of whole numbers"),
         (("--drafters", "ngram,medusa", "--policies", "fixed:9"), "--drafters ngram --policies fixed:9"),
     ],

@@ -50,7 +50,7 @@ def test_json(cli: Cli, toy: ToyEngine, tmp_path: Path) -> None:
     ("args", "problem"),
     [
         (["--batches", "one"], "--batches: 'one'"),
-        (["--batches", "0"], "batches=[0]"),
+        (["--batches", "0"], "--batches: '0' is not a list of whole numbers from 1"),
         (["--batches", "9"], "batch 9 is more than the engine holds: 4"),
         (["--gammas", "0"], "at least one above"),
         (["--gammas", "1,12"], "gammas=[12] are not offered"),
