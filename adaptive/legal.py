@@ -120,7 +120,7 @@ class Rules:
         return min((self.caps.drafters[name].max_gamma for name in names), default=self.caps.gammas[-1])
 
     def plain(self, decision: Decision, batch: int) -> bool:
-        """A legal γ, perhaps a stop and a rule, and nothing else: the common case, told apart in a microsecond or two."""
+        """A legal γ, perhaps a stop and a rule, nothing else: the common case, told apart in a microsecond or two."""
         return (
             type(decision.gamma) is int
             and decision.gamma in self.reach(batch)

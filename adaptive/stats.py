@@ -95,8 +95,8 @@ class Tally:
         self.accepted = self.drafted.copy()
         self.tokens = 0
         self._last_gamma: int | None = None
-        self._block: list[IntArray] = []
-        """Per report the rows' `live`, `drafted`, `verified`, `accepted` and `emitted`, one behind the other."""
+        self._block_4N: IntArray = np.zeros((4, BLOCK_ROWS), np.int64)
+        """`drafted`, `verified`, `accepted` and `emitted` of the first `_rows` places, not yet in the totals."""
         self._rows = 0
 
     def add(self, report: StepReport) -> None:
@@ -107,30 +107,34 @@ class Tally:
         if gamma != self._last_gamma:
             self.switches += self._last_gamma is not None
             self._last_gamma = gamma
-        self._block.append(
-            np.concatenate((report.live, report.drafted, report.verified, report.accepted, report.emitted))
-        )
-        self._rows += len(report.rows)
-        if self._rows > BLOCK_ROWS:
-            self.fold()
+        self._keep(report)
         if report.lossy_accepted is not None:
             self.lossy_accepted += int(report.lossy_accepted[report.live].sum())
         if report.divergence_spent is not None:
             self.divergence_spent += float(report.divergence_spent[report.live].sum())
 
+    def _keep(self, report: StepReport) -> None:
+        """Copy the live rows to the block."""
+        counts: tuple[IntArray, ...] = (report.drafted, report.verified, report.accepted, report.emitted)
+        live = np.count_nonzero(report.live)
+        if live < len(report.live):
+            counts = tuple(one[report.live] for one in counts)
+        if self._rows + live > self._block_4N.shape[1]:
+            self.fold()
+            if live > BLOCK_ROWS:
+                self._block_4N = np.zeros((4, live), np.int64)
+        places = slice(self._rows, self._rows + live)
+        for kept_N, count_B in zip(self._block_4N, counts, strict=True):
+            kept_N[places] = count_B
+        self._rows += live
+
     def fold(self) -> None:
         """Bring the totals up to date."""
-        if not self._block:
-            return
-        rows_5N = np.concatenate([rows.reshape(5, -1) for rows in self._block], axis=1)
-        if not rows_5N[0].all():
-            rows_5N = rows_5N[:, rows_5N[0].astype(np.bool_)]
-        _, drafted, verified, accepted, emitted = rows_5N
+        drafted, verified, accepted, emitted = self._block_4N[:, : self._rows]
         self.drafted = _add_counts(self.drafted, drafted)
         self.verified = _add_counts(self.verified, verified)
         self.accepted = _add_counts(self.accepted, accepted)
         self.tokens += int(emitted.sum())
-        self._block.clear()
         self._rows = 0
 
 

@@ -219,11 +219,7 @@ class AdaSD:
         rejected = (report.live & (report.accepted < report.verified)).nonzero()[0]
         if not len(rejected):
             return
-        entropy_B, rows_B = entropy_BG[rejected, report.accepted[rejected]], report.rows[rejected]
-        if math.isnan(np.add.reduce(entropy_B)):
-            known_B = ~np.isnan(entropy_B)
-            entropy_B, rows_B = entropy_B[known_B], rows_B[known_B]
-        self._entropies.add(rows_B, entropy_B)
+        self._entropies.add(report.rows[rejected], entropy_BG[rejected, report.accepted[rejected]])
 
     def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
         chosen = self._turns.rows(report.live & (report.verified > 0), report.step)

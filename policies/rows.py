@@ -5,6 +5,7 @@ Shapes: R rows known, B rows asked about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -82,7 +83,15 @@ class RowMeans:
             return self.of(rows_B)
 
     def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | None = None) -> None:
-        """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
+        """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ.
+
+        Rows whose sum is nan are left out.
+        """
+        total = float(np.add.reduce(sums_B))
+        if math.isnan(total):
+            told_B = ~np.isnan(sums_B)
+            self.add(rows_B[told_B], sums_B[told_B], None if counts_B is None else counts_B[told_B])
+            return
         try:
             sums_R, counts_R = self._kept_2R
             sums_R[rows_B] += sums_B
@@ -92,7 +101,7 @@ class RowMeans:
             self.add(rows_B, sums_B, counts_B)
             return
         self._means_R = None
-        self._sum += float(np.add.reduce(sums_B))
+        self._sum += total
         self.count += len(rows_B) if counts_B is None else float(np.add.reduce(counts_B))
 
     def forget(self, rows: Sequence[int]) -> None:
