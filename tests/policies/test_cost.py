@@ -198,7 +198,7 @@ def test_a_stall_counts_as_one() -> None:
 def test_curve_is_the_sum_of_both_halves() -> None:
     tracker = CostTracker(TRUE)
     tracker.draft_factor = 2.0
-    seconds = tracker.curve(2, 1024, (0, 3), np.array([2, 8]))
+    seconds = tracker.curve(2, 1024, (0, 3), (2, 8))
     assert seconds[0] == pytest.approx(TRUE.verify_s(2, 2, 1024))
     assert seconds[1] == pytest.approx(2 * TRUE.draft_s(2, 3, 1024) + TRUE.verify_s(2, 8, 1024))
 
