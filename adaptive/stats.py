@@ -81,7 +81,7 @@ class ControllerStats:
 
 
 class Tally:
-    """Counts reports. Rows are copied and summed a block of reports at a time: two microseconds a step, not ten."""
+    """Counts reports. Rows are copied and summed a block of reports at a time, which takes half as long as one by one."""
 
     def __init__(self, max_gamma: int) -> None:
         self.steps = 0
@@ -95,8 +95,8 @@ class Tally:
         self.accepted = self.drafted.copy()
         self.tokens = 0
         self._last_gamma: int | None = None
-        self._block_4N: IntArray = np.zeros((4, BLOCK_ROWS), np.int64)
-        """`drafted`, `verified`, `accepted` and `emitted` of the first `_rows` places, not yet in the totals."""
+        self._block: list[IntArray] = []
+        """Per report the live rows' `drafted`, `verified`, `accepted` and `emitted`, one behind the other."""
         self._rows = 0
 
     def add(self, report: StepReport) -> None:
@@ -107,34 +107,29 @@ class Tally:
         if gamma != self._last_gamma:
             self.switches += self._last_gamma is not None
             self._last_gamma = gamma
-        self._keep(report)
+        counts: tuple[IntArray, ...] = (report.drafted, report.verified, report.accepted, report.emitted)
+        live = np.count_nonzero(report.live)
+        if live < len(report.live):
+            counts = tuple([one[report.live] for one in counts])
+        self._block.append(np.concatenate(counts))
+        self._rows += live
+        if self._rows > BLOCK_ROWS:
+            self.fold()
         if report.lossy_accepted is not None:
             self.lossy_accepted += int(report.lossy_accepted[report.live].sum())
         if report.divergence_spent is not None:
             self.divergence_spent += float(report.divergence_spent[report.live].sum())
 
-    def _keep(self, report: StepReport) -> None:
-        """Copy the live rows to the block."""
-        counts: tuple[IntArray, ...] = (report.drafted, report.verified, report.accepted, report.emitted)
-        live = np.count_nonzero(report.live)
-        if live < len(report.live):
-            counts = tuple(one[report.live] for one in counts)
-        if self._rows + live > self._block_4N.shape[1]:
-            self.fold()
-            if live > BLOCK_ROWS:
-                self._block_4N = np.zeros((4, live), np.int64)
-        places = slice(self._rows, self._rows + live)
-        for kept_N, count_B in zip(self._block_4N, counts, strict=True):
-            kept_N[places] = count_B
-        self._rows += live
-
     def fold(self) -> None:
         """Bring the totals up to date."""
-        drafted, verified, accepted, emitted = self._block_4N[:, : self._rows]
+        if not self._block:
+            return
+        drafted, verified, accepted, emitted = np.concatenate([rows.reshape(4, -1) for rows in self._block], axis=1)
         self.drafted = _add_counts(self.drafted, drafted)
         self.verified = _add_counts(self.verified, verified)
         self.accepted = _add_counts(self.accepted, accepted)
         self.tokens += int(emitted.sum())
+        self._block.clear()
         self._rows = 0
 
 
