@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -110,6 +111,7 @@ class CostTracker:
         self.error = before + rate * (error - before)
 
 
+@lru_cache(maxsize=1024)
 def grained(context: int) -> int:
     """Lengths within a sixteenth of each other share a prediction."""
     grain = max((1 << max(context.bit_length() - 1, 0)) // CONTEXT_GRAIN, 1)
