@@ -252,7 +252,7 @@ class AdaptiveController:
         else:
             self._reasons[made.decision.reason] += 1
             if made.policy is not None:
-                self.guard.learn(made.policy, made.view, _executed(made.decision, report.gamma), report)
+                self.guard.learn(made.policy, made.view, executed(made.decision, report.gamma), report)
         self._control_s += self._clock() - start
 
     def forget(self, rows: Sequence[int]) -> None:
@@ -329,7 +329,7 @@ class AdaptiveController:
                 self.engine.cancel(name)
 
 
-def _executed(decision: Decision, gamma: int) -> Decision:
+def executed(decision: Decision, gamma: int) -> Decision:
     """The decision with the γ that was run. Written out: `dataclasses.replace` takes several times as long."""
     if decision.gamma == gamma:
         return decision

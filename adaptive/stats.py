@@ -81,7 +81,7 @@ class ControllerStats:
 
 
 class Tally:
-    """Counts reports. Rows are copied and summed a block of reports at a time, which takes half as long as one by one."""
+    """Counts reports. Rows are copied and summed a block of reports at a time, in half the time."""
 
     def __init__(self, max_gamma: int) -> None:
         self.steps = 0

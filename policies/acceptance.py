@@ -6,8 +6,6 @@ Position k is 0 for the first draft token. Its *rate* is the chance that it stan
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from adaptive.contract import BoolArray, FloatArray, IntArray
@@ -266,10 +264,7 @@ class Reliability:
         return np.interp(confidences, self._centres, self._shares)
 
     def learn(self, confidences: FloatArray, stood: BoolArray) -> None:
-        """Tokens at risk `[N]` and whether each stood; those whose confidence was not told (nan) do not count."""
-        if math.isnan(np.add.reduce(confidences)):
-            told = ~np.isnan(confidences)
-            confidences, stood = confidences[told], stood[told]
+        """Tokens at risk `[N]` and whether each stood."""
         count, bins = len(confidences), len(self._centres)
         if not count:
             return

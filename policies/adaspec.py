@@ -386,9 +386,10 @@ class AdaSpec:
                 if len(new_B):
                     self._running.add_at(position, float(np.add.reduce(new_B)), len(new_B))
         if self.calibrate:
-            at_risk_B = np.minimum(verified_B, accepted_B + 1)  # all that stood, and the one that fell
-            row_N, place_N = (np.arange(confidence_BG.shape[1]) < at_risk_B[:, None]).nonzero()
-            self._reliability.learn(confidence_BG[row_N, place_N], place_N < accepted_B[row_N])
+            place_G, accepted_B1 = np.arange(confidence_BG.shape[1]), accepted_B[:, None]
+            at_risk_BG = (place_G < np.minimum(verified_B[:, None], accepted_B1 + 1)) & ~np.isnan(confidence_BG)
+            stood_BG = place_G < accepted_B1
+            self._reliability.learn(confidence_BG[at_risk_BG], stood_BG[at_risk_BG])
 
     def _chances(self, confidences: FloatArray) -> FloatArray:
         """What these confidences are worth, same shape."""

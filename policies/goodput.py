@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +33,9 @@ class Outlook:
 
     @property
     def goodput(self) -> list[float]:
-        """Tokens per second `[G]`."""
-        return [tokens / seconds for tokens, seconds in zip(self.tokens_G, self.seconds_G, strict=True)]
+        """Tokens per second `[G]`; infinite where a model of the cost promises no time at all."""
+        pairs = zip(self.tokens_G, self.seconds_G, strict=True)
+        return [tokens / seconds if seconds else inf for tokens, seconds in pairs]
 
 
 class Choice(NamedTuple):

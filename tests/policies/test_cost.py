@@ -203,6 +203,14 @@ def test_curve_is_the_sum_of_both_halves() -> None:
     assert seconds[1] == pytest.approx(2 * TRUE.draft_s(2, 3, 1024) + TRUE.verify_s(2, 8, 1024))
 
 
+def test_a_curve_that_is_remembered_follows_the_factors() -> None:
+    tracker = CostTracker(TRUE)
+    for factor in (1.0, 1.1, 0.7):
+        tracker.draft_factor, tracker.verify_factor = factor, 2 * factor
+        seconds = tracker.curve(2, 1000, (0, 1, 3), (2, 4, 8))
+        assert seconds == [tracker.step_s(2, gamma, tokens, 1000) for gamma, tokens in ((0, 2), (1, 4), (3, 8))]
+
+
 def test_samples_leave_out_what_was_not_timed_or_shared_with_a_prompt() -> None:
     before, done = view(2), report([1, 0], 3)
     assert sample_of(before, done) is None

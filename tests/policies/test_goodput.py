@@ -59,6 +59,10 @@ def test_some_depth_pays_exactly_if_acceptance_is_above_the_draft_cost() -> None
     assert theory(0.21, 0.2).goodput[1] == pytest.approx(1.21 / 1.2)
 
 
+def test_a_step_that_is_promised_for_nothing_is_best() -> None:
+    assert choose(Outlook((0, 1), [1.0, 1.8], [0.0, 1.0])).place == 0
+
+
 def two(strain_G: list[float] | None) -> Outlook:
     """Goodput 1, 1.5 and 1.25 tokens/s."""
     limits: FloatArray | None = None if strain_G is None else np.array(strain_G)
