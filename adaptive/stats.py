@@ -108,7 +108,7 @@ class Tally:
             self.switches += self._last_gamma is not None
             self._last_gamma = gamma
         counts: tuple[IntArray, ...] = (report.drafted, report.verified, report.accepted, report.emitted)
-        live = np.count_nonzero(report.live)
+        live = int(np.count_nonzero(report.live))
         if live < len(report.live):
             counts = tuple([one[report.live] for one in counts])
         self._block.append(np.concatenate(counts))

@@ -111,7 +111,7 @@ def depths(rates_M: FloatArray, reach_M: FloatArray, gammas: Sequence[int]) -> t
 
 def limited(view: StepView) -> bool:
     """Whether any row has a limit on its time per token."""
-    return view.tpot_slo is not None and np.count_nonzero(np.isfinite(view.tpot_slo)) > 0
+    return view.tpot_slo is not None and bool(np.count_nonzero(np.isfinite(view.tpot_slo)))
 
 
 def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, share_B: FloatArray) -> FloatArray | None:

@@ -3,25 +3,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 
 from adaptive.check import ToyEngine
-from adaptive.contract import (
-    Acceptance,
-    AcceptanceKind,
-    Confidence,
-    Decision,
-    DraftProgress,
-    DraftStop,
-    Needs,
-    StepReport,
-    TreeShape,
-)
-from adaptive.controller import SPARE_DECISIONS, AdaptiveController, executed
+from adaptive.contract import AcceptanceKind, Decision, DraftProgress, Needs, StepReport
+from adaptive.controller import SPARE_DECISIONS, AdaptiveController
 from adaptive.guard import GuardConfig
 from adaptive.requests import Output, Request, Sampling
 from policies import EmaTiers, Fixed
@@ -288,20 +278,6 @@ def test_executed_gamma_is_what_the_policy_learns_from() -> None:
     one = np.array([1])
     controller.report(StepReport(0, 2, one - 1, one > 0, one, one, one, one))
     assert policy.learnt[0][1] == Decision(2)
-
-
-def test_the_executed_decision_differs_in_gamma_alone() -> None:
-    stop, rule = DraftStop("top_prob", 0.5), Acceptance(AcceptanceKind.JS)
-    confidence = Confidence("top_prob", np.ones(4), np.ones(4))
-    tree = TreeShape((-1, 0))
-    decision = Decision(4, 9, np.ones(1), confidence, stop, tree, rule, "model", "word")
-    for field in fields(Decision):
-        assert getattr(decision, field.name) != field.default, "a field that this test would overlook"
-    assert executed(decision, 4) is decision
-    made = executed(decision, 2)
-    assert made.gamma == 2
-    for field in fields(Decision)[1:]:
-        assert getattr(made, field.name) is getattr(decision, field.name)
 
 
 def test_decisions_that_are_never_reported_are_dropped() -> None:
