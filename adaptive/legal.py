@@ -120,17 +120,17 @@ class Rules:
         return min((self.caps.drafters[name].max_gamma for name in names), default=self.caps.gammas[-1])
 
     def plain(self, decision: Decision, batch: int) -> bool:
-        """A legal γ and nothing else: the common case, told apart in under a microsecond."""
+        """A legal γ, perhaps a stop and a rule, nothing else: the common case, told apart in a microsecond or two."""
         return (
             type(decision.gamma) is int
             and decision.gamma in self.reach(batch)
             and decision.verify is None
             and decision.row_target is None
             and decision.confidence is None
-            and decision.draft_stop is None
             and decision.tree is None
-            and decision.acceptance is STANDARD
             and decision.drafter is None
+            and (decision.draft_stop is None or self._stops(decision.draft_stop, batch, None))
+            and (decision.acceptance is STANDARD or self._judges(decision.acceptance, batch))
             and type(decision.reason) is str
         )
 
@@ -245,14 +245,7 @@ class Rules:
     def _draft_stop(
         self, stop: object, batch: int, drafter: str | tuple[str, ...] | None, note: Note
     ) -> DraftStop | None:
-        if stop is None:
-            return None
-        if (
-            isinstance(stop, DraftStop)
-            and stop.signal in DRAFT_SIGNALS
-            and stop.signal in self._signals(drafter)
-            and (_is_number(stop.threshold) or _is_numbers(stop.threshold, (batch,)))
-        ):
+        if stop is None or self._stops(stop, batch, drafter):
             return stop
         note(
             "draft_stop",
@@ -261,20 +254,39 @@ class Rules:
         )
         return None
 
+    def _stops(self, stop: object, batch: int, drafter: str | tuple[str, ...] | None) -> TypeGuard[DraftStop]:
+        """Whether drafting can be stopped by this."""
+        return (
+            isinstance(stop, DraftStop)
+            and stop.signal in DRAFT_SIGNALS
+            and stop.signal in self._signals(drafter)
+            and (_is_numbers(stop.threshold, (batch,)) or _is_number(stop.threshold))
+        )
+
+    def _judges(self, acceptance: object, batch: int) -> TypeGuard[Acceptance]:
+        """Whether drafts can be accepted by this."""
+        return (
+            isinstance(acceptance, Acceptance)
+            and isinstance(acceptance.kind, AcceptanceKind)
+            and acceptance.kind in self._acceptances
+            and all(_fits(acceptance, name, value, batch) for name, value in acceptance.params.items())
+        )
+
     def _acceptance(self, acceptance: object, batch: int, note: Note) -> Acceptance:
+        if self._judges(acceptance, batch):
+            return acceptance
         if not isinstance(acceptance, Acceptance) or not isinstance(acceptance.kind, AcceptanceKind):
             note("acceptance", f"acceptance={acceptance!r} is not an Acceptance")
         elif acceptance.kind not in self._acceptances:
             kind = "acceptance" if acceptance.kind not in self.needs.acceptances else "lossy"
             note(kind, f"acceptance {acceptance.kind} is not among {sorted(map(str, self._acceptances))}")
-        elif unfit := [name for name, value in acceptance.params.items() if not _fits(acceptance, name, value, batch)]:
+        else:
+            unfit = [name for name, value in acceptance.params.items() if not _fits(acceptance, name, value, batch)]
             note(
                 "acceptance",
                 f"acceptance {acceptance.kind} has parameters {unfit} that are not its own, no numbers or do not fit "
                 f"{batch} rows: it takes {list(acceptance.kind.params)}",
             )
-        else:
-            return acceptance
         return STANDARD
 
 

@@ -35,6 +35,7 @@ class PositionRates:
         self.window = window
         self._counts_2M: FloatArray = np.zeros((2, positions))
         self.trials_M, self.hits_M = self._counts_2M
+        self._seen = False  # whether there is evidence that could fade
         self._values_M: FloatArray | None = None
 
     @property
@@ -63,7 +64,7 @@ class PositionRates:
         self._fade_for(float(trials[0]))
         self.trials_M[:positions] += trials
         self.hits_M[:positions] += hits
-        self._values_M = None
+        self._seen, self._values_M = True, None
 
     def add_at(self, position: int, trials: float, hits: float) -> None:
         """Count observations of one position; the first one's come first."""
@@ -71,12 +72,13 @@ class PositionRates:
             self._fade_for(trials)
         self.trials_M[position] += trials
         self.hits_M[position] += hits
-        self._values_M = None
+        self._seen, self._values_M = True, None
 
     def fade(self, keep: float) -> None:
         """Keep this share of the evidence: estimates move toward the prior."""
-        self._counts_2M *= keep
-        self._values_M = None
+        if self._seen:
+            self._counts_2M *= keep
+            self._values_M = None
 
     def _fade_for(self, observations: float) -> None:
         """What so many new observations of the first position leave of the old evidence."""

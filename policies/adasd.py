@@ -142,9 +142,8 @@ class AdaSD:
     def decide(self, view: StepView) -> Decision:
         stop = None
         if self._gamma:
-            threshold_B = self._entropies.of(view.rows)
-            threshold_B[np.isnan(threshold_B)] = NEVER
-            stop = DraftStop("entropy", threshold_B)
+            known = self._entropies.count > 0
+            stop = DraftStop("entropy", self._entropies.of(view.rows) if known else np.full(len(view.rows), NEVER))
         acceptance, reason = self._acceptance(view)
         return Decision(self._gamma, draft_stop=stop, acceptance=acceptance, drafter=self._name, reason=reason)
 
@@ -217,14 +216,10 @@ class AdaSD:
 
     def _learn_entropies(self, report: StepReport, entropy_BG: FloatArray) -> None:
         """The first rejected token of each row alone: those after it were never judged."""
-        rejected = np.flatnonzero(report.live & (report.accepted < report.verified))
+        rejected = (report.live & (report.accepted < report.verified)).nonzero()[0]
         if not len(rejected):
             return
-        entropy_B, rows_B = entropy_BG[rejected, report.accepted[rejected]], report.rows[rejected]
-        if math.isnan(np.add.reduce(entropy_B)):
-            known_B = ~np.isnan(entropy_B)
-            entropy_B, rows_B = entropy_B[known_B], rows_B[known_B]
-        self._entropies.add(rows_B, entropy_B)
+        self._entropies.add(report.rows[rejected], entropy_BG[rejected, report.accepted[rejected]])
 
     def _learn_distances(self, view: StepView, decision: Decision, report: StepReport, js_BG: FloatArray) -> None:
         chosen = self._turns.rows(report.live & (report.verified > 0), report.step)
@@ -233,8 +228,7 @@ class AdaSD:
         accepted_C = report.accepted[chosen]
         # All that stood and the one that fell, where one was judged to fall.
         ends_C = np.minimum(accepted_C + 1, report.verified[chosen])
-        row_N = np.repeat(np.arange(len(chosen)), ends_C)
-        place_N = np.arange(len(row_N)) - np.repeat(np.cumsum(ends_C) - ends_C, ends_C)
+        row_N, place_N = (np.arange(js_BG.shape[1]) < ends_C[:, None]).nonzero()
         distance_N = js_BG[chosen[row_N], place_N]
         if math.isnan(np.add.reduce(distance_N)):
             told_N = ~np.isnan(distance_N)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +31,7 @@ from policies.cost_source import cost_model
 from policies.cost_tracker import CostTracker, grained, sample_of
 from policies.drafting import Drafting
 from policies.ema import EmaTiers
-from policies.goodput import Choice, Outlook, choose, depths, limited, strain
+from policies.goodput import Choice, Outlook, choose, depths, limited, packed, strain
 from policies.probes import Probes
 from policies.rows import Turns
 
@@ -188,14 +188,15 @@ class AdaSpec:
             return self._fall_back(view, "ema_no_cost")
         if tracker.steps >= TRUSTED_AFTER and tracker.error > self.error_bound:
             return self._fall_back(view, "ema_cost_error")
-        choice = self._choose(view, tracker)
+        context = int(np.add.reduce(view.context_lens))
+        choice = self._choose(view, tracker, context)
         if choice.place:
             self._probes.drafts()
         elif self._probing(view, choice):
             choice = choice._replace(place=1, reason="probe")
         self._gamma = self._offered[choice.place]
         if self._stepwise and self._foretold and self._gamma:
-            return self._start_drafting(view, tracker, choice)
+            return self._start_drafting(view, tracker, choice, context)
         reason = "degraded" if choice.reason == "goodput" and not self._foretold else choice.reason
         return Decision(self._gamma, drafter=self.drafter, reason=reason)
 
@@ -282,7 +283,7 @@ class AdaSpec:
 
     def _probing(self, view: StepView, choice: Choice) -> bool:
         """Whether to draft one token although it is not expected to pay; what was learnt before then counts little."""
-        possible = self.look_ahead and len(self._offered) > 1 and bool(choice.allowed_G[1])
+        possible = self.look_ahead and len(self._offered) > 1 and choice.allowed_G[1]
         if not possible or self._drafting_rows(view) == 0 or not self._probes.due(view.step):
             return False
         self._measured.forget_to(PROBE_MEMORY)
@@ -294,16 +295,18 @@ class AdaSpec:
         self._gamma = decision.gamma
         return Decision(decision.gamma, drafter=self.drafter, reason=reason)
 
-    def _choose(self, view: StepView, tracker: CostTracker) -> Choice:
+    def _choose(self, view: StepView, tracker: CostTracker, context: int) -> Choice:
         """The best γ; the choice before stands while the batch is alike and nothing was learnt of acceptance."""
-        context, bounded = int(np.add.reduce(view.context_lens)), limited(view)
+        bounded = limited(view)
         alike = None if bounded or view.match_len is not None else (view.num_decode, grained(context))
         if alike is not None and self._standing is not None and self._standing[0] == alike:
             return self._standing[1]
         outlook = self._outlook(view, tracker, context, bounded=bounded)
         choice = choose(outlook, self._gamma, self.hysteresis)
-        if choice.place and not self.look_ahead and outlook.goodput[1] <= outlook.goodput[0]:
-            choice = choice._replace(place=0, reason="no_gain")
+        if choice.place and not self.look_ahead:
+            goodput_G = outlook.goodput
+            if goodput_G[1] <= goodput_G[0]:
+                choice = choice._replace(place=0, reason="no_gain")
         self._standing = None if alike is None else (alike, choice)
         return choice
 
@@ -312,11 +315,10 @@ class AdaSpec:
         batch = view.num_decode
         depth_G, drafted_G = depths(self._rates(), self._reach.values, self._offered)
         rows = self._drafting_rows(view)
-        packed_G = [batch, *(max(batch + math.ceil(rows * drafted), batch + 1) for drafted in drafted_G[1:])]
+        packed_G = packed(batch, rows, tuple(drafted_G))
         seconds_G = tracker.curve(batch, context, self._offered, packed_G)
-        depth = np.array(depth_G)
-        strain_G = self._strain(view, seconds_G, depth) if bounded else None
-        return Outlook(self._offered, batch + rows * depth, seconds_G, strain_G)
+        strain_G = self._strain(view, np.array(seconds_G), np.array(depth_G)) if bounded else None
+        return Outlook(self._offered, [batch + rows * depth for depth in depth_G], seconds_G, strain_G)
 
     def _strain(self, view: StepView, seconds_G: FloatArray, depth_G: FloatArray) -> FloatArray | None:
         """`Outlook.strain_G`."""
@@ -337,10 +339,9 @@ class AdaSpec:
         may = view.num_decode if view.may_speculate is None else np.count_nonzero(view.may_speculate)
         return self._share * may
 
-    def _start_drafting(self, view: StepView, tracker: CostTracker, choice: Choice) -> Decision:
+    def _start_drafting(self, view: StepView, tracker: CostTracker, choice: Choice, context: int) -> Decision:
         """Leave the depth to `extend`, up to the deepest γ that the limits allow."""
-        cap = max(gamma for gamma, allowed in zip(self._offered, choice.allowed_G.tolist(), strict=True) if allowed)
-        context = int(np.add.reduce(view.context_lens))
+        cap = max(compress(self._offered, choice.allowed_G))
         self._drafting = Drafting(view.rows, context, cap, self._rates(), tracker, self._widths)
         batch = view.num_decode
         self._greedy_B = np.zeros(batch, np.bool_) if view.greedy is None else view.greedy

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +18,7 @@ OUTLIER = 0.05  # share of a step past which an error counts linearly, not squar
 FEWEST_AT_KNOT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class StepSample:
+class StepSample(NamedTuple):
     """One timed step. `tokens` are packed tokens, roots included; seconds are nan where not timed.
 
     `step_s` is the whole step; what of it was not drafting counts as verification, the host's work included.

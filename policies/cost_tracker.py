@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from adaptive.contract import CostModel, FloatArray, StepReport, StepView
+from adaptive.contract import CostModel, StepReport, StepView
 from policies.cost_fit import StepSample
 
 CORRECTION_RATE = 0.02
@@ -15,6 +15,7 @@ ERROR_RATE = 0.05
 FARTHEST = 1.0  # of a step's log ratio: a stall of the machine says nothing about the model
 CONTEXT_GRAIN = 16
 REMEMBERED = 8192
+CURVES_REMEMBERED = 256
 
 
 def sample_of(view: StepView, report: StepReport) -> StepSample | None:
@@ -47,6 +48,7 @@ class CostTracker:
         self.error = float("nan")
         self.steps = 0
         self._known: dict[tuple[int, int, int, int], tuple[float, float]] = {}
+        self._curves: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], list[tuple[float, float]]] = {}
 
     def draft_s(self, batch: int, gamma: int, context_tokens: int) -> float:
         """Corrected seconds to draft γ tokens per row."""
@@ -61,14 +63,17 @@ class CostTracker:
         draft, verify = self._halves(batch, gamma, verify_tokens, grained(context_tokens))
         return self.draft_factor * draft + self.verify_factor * verify
 
-    def curve(self, batch: int, context_tokens: int, gammas: Sequence[int], tokens: Iterable[int]) -> FloatArray:
+    def curve(self, batch: int, context_tokens: int, gammas: tuple[int, ...], tokens: tuple[int, ...]) -> list[float]:
         """Whole steps `[G]` for each of `gammas`, which verify `tokens[g]` packed tokens."""
         context, draft_factor, verify_factor = grained(context_tokens), self.draft_factor, self.verify_factor
-        seconds = []
-        for gamma, count in zip(gammas, tokens, strict=True):
-            draft, verify = self._halves(batch, gamma, count, context)
-            seconds.append(draft_factor * draft + verify_factor * verify)
-        return np.array(seconds)
+        key = (batch, context, gammas, tokens)
+        halves_G = self._curves.get(key)
+        if halves_G is None:
+            if len(self._curves) >= CURVES_REMEMBERED:
+                self._curves.clear()
+            pairs = zip(gammas, tokens, strict=True)
+            halves_G = self._curves[key] = [self._halves(batch, gamma, count, context) for gamma, count in pairs]
+        return [draft_factor * draft + verify_factor * verify for draft, verify in halves_G]
 
     def _halves(self, batch: int, gamma: int, tokens: int, context: int) -> tuple[float, float]:
         """Uncorrected, and remembered: asking the model takes ten times as long."""
@@ -106,6 +111,7 @@ class CostTracker:
         self.error = before + rate * (error - before)
 
 
+@lru_cache(maxsize=1024)
 def grained(context: int) -> int:
     """Lengths within a sixteenth of each other share a prediction."""
     grain = max((1 << max(context.bit_length() - 1, 0)) // CONTEXT_GRAIN, 1)

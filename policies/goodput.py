@@ -1,18 +1,21 @@
 """Which γ serves a batch best: expected tokens per second, under limits on the time per token.
 
-Shapes: G candidate γ, B rows.
+Shapes: G candidate γ, B rows. Of a dozen γ Python's own lists are faster than arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
-from adaptive.contract import BoolArray, FloatArray, StepView
+from adaptive.contract import FloatArray, StepView
+
+Floats = Sequence[float] | FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +27,22 @@ class Outlook:
     """
 
     gammas: tuple[int, ...]
-    tokens_G: FloatArray
-    seconds_G: FloatArray
-    strain_G: FloatArray | None = None
+    tokens_G: Floats
+    seconds_G: Floats
+    strain_G: Floats | None = None
 
     @property
-    def goodput(self) -> FloatArray:
-        """Tokens per second `[G]`."""
-        goodput: FloatArray = self.tokens_G / self.seconds_G
-        return goodput
+    def goodput(self) -> list[float]:
+        """Tokens per second `[G]`; infinite where a model of the cost promises no time at all."""
+        pairs = zip(self.tokens_G, self.seconds_G, strict=True)
+        return [tokens / seconds if seconds else inf for tokens, seconds in pairs]
 
 
 class Choice(NamedTuple):
     """Place of the chosen γ, which `[G]` keep every limit, and one word on why."""
 
     place: int
-    allowed_G: BoolArray
+    allowed_G: tuple[bool, ...]
     reason: str
 
 
@@ -49,20 +52,21 @@ def choose(outlook: Outlook, current: int | None = None, hysteresis: float = 0.0
     `current` (a γ) is kept while it is allowed and within `hysteresis` of the best. Reasons: `goodput`, `no_gain`
     (γ = 0 is best), `slo` (a limit forbids what would be best), `slo_infeasible` (no γ keeps the limits).
 
-    >>> outlook = Outlook((0, 1, 2), np.array([1, 1.8, 2.4]), np.array([1, 1.2, 2.0]))
+    >>> outlook = Outlook((0, 1, 2), [1, 1.8, 2.4], [1, 1.2, 2.0])
     >>> choose(outlook)[0::2]  # 1, 1.5 and 1.2 tokens per second
     (1, 'goodput')
     """
     goodput_G, strain_G = outlook.goodput, outlook.strain_G
-    free = int(goodput_G.argmax())
+    free = best = goodput_G.index(max(goodput_G))
     if strain_G is None:
-        allowed_G, best = _all(len(goodput_G)), free
+        allowed_G = _all(len(goodput_G))
     else:
-        allowed_G = strain_G <= 1
-        if not allowed_G.any():
-            least = int(strain_G.argmin())
-            return Choice(least, np.arange(len(goodput_G)) == least, "slo_infeasible")
-        best = free if allowed_G[free] else int(np.where(allowed_G, goodput_G, -np.inf).argmax())
+        allowed_G = tuple([bool(one <= 1) for one in strain_G])
+        if not any(allowed_G):
+            least = int(np.argmin(strain_G))
+            return Choice(least, tuple([place == least for place in range(len(goodput_G))]), "slo_infeasible")
+        if not allowed_G[free]:
+            best = int(np.where(allowed_G, goodput_G, -np.inf).argmax())
     if current is not None and current in outlook.gammas:
         kept = outlook.gammas.index(current)
         if kept != best and allowed_G[kept] and goodput_G[kept] >= (1 - hysteresis) * goodput_G[best]:
@@ -73,11 +77,19 @@ def choose(outlook: Outlook, current: int | None = None, hysteresis: float = 0.0
 
 
 @cache
-def _all(size: int) -> BoolArray:
-    """Nothing is forbidden; shared, so read only."""
-    allowed_G: BoolArray = np.ones(size, np.bool_)
-    allowed_G.flags.writeable = False
-    return allowed_G
+def _all(size: int) -> tuple[bool, ...]:
+    """Nothing is forbidden."""
+    return (True,) * size
+
+
+@lru_cache(maxsize=256)
+def packed(batch: int, rows: float, drafted_G: tuple[float, ...]) -> tuple[int, ...]:
+    """Tokens to verify `[G]`, the roots of all `batch` rows included, where `rows` draft so much each; γ = 0 first.
+
+    >>> packed(4, 2.0, (0.0, 0.3, 2.0))
+    (4, 5, 8)
+    """
+    return batch, *[max(batch + ceil(rows * drafted), batch + 1) for drafted in drafted_G[1:]]
 
 
 def depths(rates_M: FloatArray, reach_M: FloatArray, gammas: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -99,7 +111,7 @@ def depths(rates_M: FloatArray, reach_M: FloatArray, gammas: Sequence[int]) -> t
 
 def limited(view: StepView) -> bool:
     """Whether any row has a limit on its time per token."""
-    return view.tpot_slo is not None and bool(np.logical_or.reduce(np.isfinite(view.tpot_slo)))
+    return view.tpot_slo is not None and bool(np.count_nonzero(np.isfinite(view.tpot_slo)))
 
 
 def strain(seconds_G: FloatArray, depth_G: FloatArray, limits_B: FloatArray, share_B: FloatArray) -> FloatArray | None:

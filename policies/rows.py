@@ -5,6 +5,7 @@ Shapes: R rows known, B rows asked about.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,7 +41,7 @@ class Turns:
             return None
         self._newest = step
         self._taken += 1
-        places = np.flatnonzero(chosen_B)
+        places = chosen_B.nonzero()[0]
         stride = -(-count // ROWS_A_TURN)
         return places[self._taken % stride :: stride] if stride > 1 else places
 
@@ -61,6 +62,7 @@ class RowMeans:
         self._weight = prior_weight
         self._kept_2R: FloatArray = np.zeros((2, 0))
         """Sums and counts."""
+        self._means_R: FloatArray | None = None  # of all rows, until a value is added
         self._sum = 0.0
         self.count = 0.0
         """Values ever added."""
@@ -72,19 +74,24 @@ class RowMeans:
 
     def of(self, rows_B: IntArray) -> FloatArray:
         """`[B]`; nan before the first value of any row."""
+        if self._means_R is None:
+            self._means_R = self._blended(*self._kept_2R)
         try:
-            sums_B, counts_B = self._kept_2R.take(rows_B, axis=1)
+            return self._means_R.take(rows_B)
         except IndexError:
             self._make_room(rows_B)
             return self.of(rows_B)
-        if not self._weight:  # only what a row has seen itself counts for it, and all the others' where that is nothing
-            alone: FloatArray = np.where(counts_B > 0, sums_B / np.maximum(counts_B, 1.0), self.mean)
-            return alone
-        means: FloatArray = (sums_B + self._weight * self.mean) / (counts_B + self._weight)
-        return means
 
     def add(self, rows_B: IntArray, sums_B: FloatArray, counts_B: FloatArray | None = None) -> None:
-        """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ."""
+        """Add `counts_B[i]` values (None: one each) that sum to `sums_B[i]` to row `rows_B[i]`; rows differ.
+
+        Rows whose sum is nan are left out.
+        """
+        total = float(np.add.reduce(sums_B))
+        if math.isnan(total):
+            told_B = ~np.isnan(sums_B)
+            self.add(rows_B[told_B], sums_B[told_B], None if counts_B is None else counts_B[told_B])
+            return
         try:
             sums_R, counts_R = self._kept_2R
             sums_R[rows_B] += sums_B
@@ -93,16 +100,29 @@ class RowMeans:
             self._make_room(rows_B)
             self.add(rows_B, sums_B, counts_B)
             return
-        self._sum += float(np.add.reduce(sums_B))
+        self._means_R = None
+        self._sum += total
         self.count += len(rows_B) if counts_B is None else float(np.add.reduce(counts_B))
 
     def forget(self, rows: Sequence[int]) -> None:
         """These rows start again from the mean over all; unknown rows are ignored."""
+        shared = self._weight * self.mean / self._weight if self._weight else self.mean  # as `_blended` rounds it
         for row in rows:
             if row < self._kept_2R.shape[1]:
                 self._kept_2R[:, row] = 0.0
+                if self._means_R is not None:
+                    self._means_R[row] = shared
+
+    def _blended(self, sums_R: FloatArray, counts_R: FloatArray) -> FloatArray:
+        """Means of rows with these sums and counts of their own."""
+        if not self._weight:  # only what a row has seen itself counts for it, and all the others' where that is nothing
+            alone_R: FloatArray = np.where(counts_R > 0, sums_R / np.maximum(counts_R, 1.0), self.mean)
+            return alone_R
+        means_R: FloatArray = (sums_R + self._weight * self.mean) / (counts_R + self._weight)
+        return means_R
 
     def _make_room(self, rows_B: IntArray) -> None:
         """For rows not heard of before."""
+        self._means_R = None
         missing = int(rows_B.max()) + 1 - self._kept_2R.shape[1]
         self._kept_2R = np.append(self._kept_2R, np.zeros((2, missing)), axis=1)

@@ -78,6 +78,16 @@ def capabilities(batch: int, *, stepwise: bool) -> Capabilities:
     return replace(toy, drafters={"model": drafter}, acceptances=acceptances, stepwise=stepwise)
 
 
+@dataclass(slots=True)
+class Seated:
+    """What the observer reads of an `engine.request_state.RequestState`, and as fast to read."""
+
+    row: int
+    request: Request
+    context_len: int = CONTEXT
+    tokens: tuple[int, ...] = ()
+
+
 class Rig:
     """A full batch of requests under one policy; requests that have got their tokens leave their row to others."""
 
@@ -89,10 +99,7 @@ class Rig:
         self._trace = trace
         self._observer = Observer(batch, perf_counter)
         self._rng = np.random.default_rng(1)
-        self._requests: list[Any] = [
-            SimpleNamespace(row=row, context_len=CONTEXT, tokens=[], request=Request("x", allow_lossy=True))
-            for row in range(batch)
-        ]
+        self._requests: list[Any] = [Seated(row, Request("x", allow_lossy=True)) for row in range(batch)]
         for request in self._requests:
             self._observer.seat(request)
         # Requests that began at different times end at different times.

@@ -83,7 +83,7 @@ def test_fit_finds_the_model_back(split: bool) -> None:
 
 def test_fit_shrugs_off_stalls() -> None:
     made = samples(TRUE, noise=0.02)
-    stalled = [replace(one, step_s=8 * one.step_s) if place % 12 == 5 else one for place, one in enumerate(made)]
+    stalled = [one._replace(step_s=8 * one.step_s) if place % 12 == 5 else one for place, one in enumerate(made)]
     cost = fit_cost(stalled, batches=TRUE.batches, widths=TRUE.widths)
     assert median_error(cost, samples(TRUE)) < 0.03
 
@@ -165,7 +165,7 @@ def test_published_models_are_labelled() -> None:
 def test_correction_is_slow_and_multiplicative() -> None:
     tracker = CostTracker(TRUE)
     sample = next(one for one in samples(TRUE) if one.gamma == 3)
-    doubled = replace(sample, step_s=2 * sample.step_s, draft_s=2 * sample.draft_s)
+    doubled = sample._replace(step_s=2 * sample.step_s, draft_s=2 * sample.draft_s)
     tracker.learn(doubled)
     # one step closes 2 % of the gap in the logarithm: 2^.02
     assert tracker.verify_factor == pytest.approx(2**CORRECTION_RATE)
@@ -180,7 +180,7 @@ def test_correction_is_slow_and_multiplicative() -> None:
 def test_halves_are_corrected_apart_where_they_were_timed_apart() -> None:
     tracker = CostTracker(TRUE)
     sample = next(one for one in samples(TRUE) if one.gamma == 7)
-    slower = replace(sample, draft_s=2 * sample.draft_s, step_s=sample.step_s + sample.draft_s)
+    slower = sample._replace(draft_s=2 * sample.draft_s, step_s=sample.step_s + sample.draft_s)
     for _ in range(200):
         tracker.learn(slower)
     assert tracker.draft_factor > 1.9
@@ -190,7 +190,7 @@ def test_halves_are_corrected_apart_where_they_were_timed_apart() -> None:
 def test_a_stall_counts_as_one() -> None:
     tracker = CostTracker(TRUE)
     sample = samples(TRUE)[0]
-    tracker.learn(replace(sample, step_s=1000 * sample.step_s))
+    tracker.learn(sample._replace(step_s=1000 * sample.step_s))
     assert tracker.error == 1.0
     assert tracker.verify_factor == pytest.approx(math.exp(CORRECTION_RATE))
 
@@ -198,9 +198,17 @@ def test_a_stall_counts_as_one() -> None:
 def test_curve_is_the_sum_of_both_halves() -> None:
     tracker = CostTracker(TRUE)
     tracker.draft_factor = 2.0
-    seconds = tracker.curve(2, 1024, (0, 3), np.array([2, 8]))
+    seconds = tracker.curve(2, 1024, (0, 3), (2, 8))
     assert seconds[0] == pytest.approx(TRUE.verify_s(2, 2, 1024))
     assert seconds[1] == pytest.approx(2 * TRUE.draft_s(2, 3, 1024) + TRUE.verify_s(2, 8, 1024))
+
+
+def test_a_curve_that_is_remembered_follows_the_factors() -> None:
+    tracker = CostTracker(TRUE)
+    for factor in (1.0, 1.1, 0.7):
+        tracker.draft_factor, tracker.verify_factor = factor, 2 * factor
+        seconds = tracker.curve(2, 1000, (0, 1, 3), (2, 4, 8))
+        assert seconds == [tracker.step_s(2, gamma, tokens, 1000) for gamma, tokens in ((0, 2), (1, 4), (3, 8))]
 
 
 def test_samples_leave_out_what_was_not_timed_or_shared_with_a_prompt() -> None:

@@ -29,7 +29,7 @@ def theory(alpha: float, draft_cost: float) -> Outlook:
 def test_tokens_per_step(alpha: float, tokens: list[float]) -> None:
     """τ = (1 - α^(γ+1)) / (1 - α) at γ = 1, 2, 3, 5, 7."""
     outlook = theory(alpha, 0.1)
-    np.testing.assert_allclose(outlook.tokens_G[[1, 2, 3, 5, 7]], tokens, atol=5e-4)
+    np.testing.assert_allclose([outlook.tokens_G[gamma] for gamma in (1, 2, 3, 5, 7)], tokens, atol=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,10 @@ def test_some_depth_pays_exactly_if_acceptance_is_above_the_draft_cost() -> None
     assert theory(0.21, 0.2).goodput[1] == pytest.approx(1.21 / 1.2)
 
 
+def test_a_step_that_is_promised_for_nothing_is_best() -> None:
+    assert choose(Outlook((0, 1), [1.0, 1.8], [0.0, 1.0])).place == 0
+
+
 def two(strain_G: list[float] | None) -> Outlook:
     """Goodput 1, 1.5 and 1.25 tokens/s."""
     limits: FloatArray | None = None if strain_G is None else np.array(strain_G)
@@ -75,7 +79,7 @@ def test_limits_forbid_and_the_best_of_the_rest_is_taken() -> None:
 def test_where_no_depth_keeps_the_limits_the_least_strain_runs_flagged() -> None:
     choice = choose(two([1.5, 1.2, 1.1]))
     assert choice[::2] == (2, "slo_infeasible")
-    assert choice.allowed_G.tolist() == [False, False, True]
+    assert choice.allowed_G == (False, False, True)
 
 
 def test_hysteresis_keeps_what_is_nearly_best_and_allowed() -> None:

@@ -46,6 +46,34 @@ def test_rows_are_made_room_for_as_they_come() -> None:
     np.testing.assert_allclose(means.of(np.array([7, 9])), [7 / 3, 1.5])
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0, 3.3])
+def test_means_that_are_kept_are_those_worked_out_anew(weight: float) -> None:
+    rng, means, rows = np.random.default_rng(0), RowMeans(weight), np.arange(9)
+    sums, counts, total = np.zeros(9), np.zeros(9), 0
+    for step in range(200):
+        some = rng.permutation(9)[: rng.integers(1, 9)]
+        values = rng.random(len(some))
+        if step % 3 == 0:
+            means.add(some, values)
+            sums[some] += values
+            counts[some] += 1
+            total += len(some)
+        elif step % 5 == 0:
+            means.forget(some.tolist())
+            sums[some] = counts[some] = 0
+        alone = np.divide(sums, counts, out=np.full(9, means.mean), where=counts > 0)
+        expected = (sums + weight * means.mean) / (counts + weight) if weight else alone
+        assert means.of(rows).tolist() == expected.tolist()
+    assert means.count == total
+
+
+def test_a_value_that_was_not_told_is_left_out() -> None:
+    means = RowMeans(prior_weight=1.0)
+    means.add(np.array([0, 1, 2]), np.array([1.0, np.nan, 4.0]))
+    assert (means.mean, means.count) == (2.5, 2)
+    assert means.of(np.array([1])).tolist() == [2.5]
+
+
 def test_distances_of_exactly_0_and_1_are_no_evidence_but_count_in_the_means() -> None:
     means = JsMeans(prior_weight=0.0)
     rows, places = np.array([4, 2]), np.array([0, 0, 1, 1])
