@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from adaptive.benchmark import Measurement, PolicyArm, Run, compare, make_gap, near_ties
-from adaptive.benchmark.summary import Tokens
+from adaptive.benchmark.agreement import Tokens
 from policies import Fixed
 from tests.adaptive.cli.toy import ToyEngine
 from tests.engine.tiny import TINY, random_weights, reference_logits, tiny_engine
