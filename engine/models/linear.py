@@ -1,4 +1,7 @@
-"""Matrix products with the fastest kernel torch has for the device: oneDNN on prepacked weights on a CPU."""
+"""Matrix products with the fastest kernel torch has for the device: oneDNN on prepacked weights on a CPU.
+
+Shapes: N packed tokens.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine.models.fewest_rows import fewest_rows
+
 Linear = Callable[[Tensor], Tensor]
+
+WORTH_PADDING = 1 << 18  # weights of a matrix from which on a product takes longer than filling up its rows
 
 
 def prepacked(device: str | torch.device, dtype: torch.dtype) -> bool:
@@ -22,5 +29,21 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     if not prepacked(weight.device, weight.dtype):
         return lambda x: F.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-    product = torch.ops.mkldnn._linear_pointwise
-    return lambda x: product(x, packed, bias, "none", [], "")
+    pointwise = torch.ops.mkldnn._linear_pointwise
+
+    def product(x: Tensor) -> Tensor:
+        out: Tensor = pointwise(x, packed, bias, "none", [], "")
+        return out
+
+    fewest = fewest_rows(weight.dtype, torch.get_num_threads()) if weight.numel() >= WORTH_PADDING else 1
+    return _padded(product, fewest) if fewest > 1 else product
+
+
+def _padded(product: Linear, fewest: int) -> Linear:
+    """The same for `fewest` rows or more: what is short of them is filled up with zeros."""
+
+    def padded(x_N: Tensor) -> Tensor:
+        count = x_N.shape[0]
+        return product(x_N) if count >= fewest else product(F.pad(x_N, (0, 0, 0, fewest - count)))[:count]
+
+    return padded
