@@ -242,21 +242,26 @@ class RunningConfidence:
 class Reliability:
     """What a confidence was worth: the share of tokens that stood, by bins of confidence, at first the bin itself.
 
-    Between bin centres it is interpolated. Counting all bins from their own centre with `strength` made-up tokens
-    keeps a bin at its word until it is shown to be wrong.
+    Between bin centres it is interpolated. Each bin starts with `strength` made-up tokens, of which its own centre
+    would stand, times the ratio of tokens that stood to those that confidences let expect in all bins together: a
+    drafter that is too sure everywhere is found out long before every bin has been. `scale_strength` expected tokens
+    are made up for that ratio.
 
-    >>> table = Reliability(bins=2, strength=1.0)
+    >>> table = Reliability(bins=2, strength=1.0, scale_strength=1.0)
     >>> table.learn(np.array([0.9, 0.8, 0.9]), np.array([False, False, True]))
-    >>> table.apply(np.array([0.75])).tolist()  # (1 + .75) / (3 + 1)
-    [0.4375]
+    >>> table.apply(np.array([0.75])).round(3).tolist()  # ratio (1 + 1) / (2.6 + 1), then (1 + .556 * .75) / (3 + 1)
+    [0.354]
     """
 
-    def __init__(self, bins: int = 16, strength: float = 20.0, window: float = 4000.0) -> None:
+    def __init__(
+        self, bins: int = 16, strength: float = 20.0, window: float = 4000.0, scale_strength: float = 20.0
+    ) -> None:
         self._centres = (np.arange(bins) + 0.5) / bins
         self._window = window
+        self._strength, self._scale_strength = strength, scale_strength
         self._counts_2K: FloatArray = np.zeros((2, bins))
         """Tokens of each bin, and those of them that stood."""
-        self._prior_2K = strength * np.stack([np.ones(bins), self._centres])
+        self._expected = self._stood = 0.0
         self._shares = self._centres
 
     def apply(self, confidences: FloatArray) -> FloatArray:
@@ -270,9 +275,14 @@ class Reliability:
             return
         place = np.minimum((confidences * bins).astype(np.int64), bins - 1)
         fell_or_stood = np.bincount(2 * place + stood, minlength=2 * bins)
+        keep, strength = 1 - min(count / self._window, 1 / SHORTEST_MEMORY), self._strength
         counts_2K = self._counts_2K
-        counts_2K *= 1 - min(count / self._window, 1 / SHORTEST_MEMORY)
+        counts_2K *= keep
         counts_2K += fell_or_stood[1::2]
         counts_2K[0] += fell_or_stood[::2]
-        tokens_K, stood_K = counts_2K + self._prior_2K
-        self._shares = stood_K / tokens_K
+        self._expected = keep * self._expected + float(np.add.reduce(confidences))
+        self._stood = keep * self._stood + np.count_nonzero(stood)
+        ratio = (self._stood + self._scale_strength) / (self._expected + self._scale_strength)
+        tokens_K, stood_K = counts_2K
+        shares = (stood_K + strength * ratio * self._centres) / (tokens_K + strength)
+        self._shares = np.minimum(shares, 1.0)

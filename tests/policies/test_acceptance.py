@@ -102,6 +102,15 @@ def test_reliability_learns_that_confidence_is_too_high() -> None:
     assert np.isnan(table.apply(np.array([np.nan]))).all()
 
 
+def test_a_drafter_too_sure_everywhere_is_found_out_from_a_few_tokens() -> None:
+    table = Reliability()
+    table.learn(np.full(48, 0.5), np.arange(48) < 12)
+    # 12 of 24 expected stood: (12 + 20) / (24 + 20) of what was never seen, too
+    np.testing.assert_allclose(table.apply(np.array([7.5 / 16, 13.5 / 16]))[1], 13.5 / 16 * 32 / 44)
+    table.learn(np.full(4000, 0.5), np.ones(4000, np.bool_))
+    assert table.apply(np.array([1.0])) == [1.0]  # a chance, whatever the ratio
+
+
 def test_reach_is_learnt_only_up_to_the_depth_asked_for() -> None:
     reach = Reach(3, window=1e9)
     reach.learn(np.array([1, 1, 1]), 1)
@@ -155,9 +164,10 @@ def test_reliability_is_that_of_a_loop_over_tokens() -> None:
     table = Reliability(bins=5, strength=2.0, window=1e9)
     table.learn(confidence, stood)
     centres = (np.arange(5) + 0.5) / 5
+    ratio = (stood.sum() + 20) / (confidence.sum() + 20)
     for place, centre in enumerate(centres):
         inside = np.minimum((confidence * 5).astype(int), 4) == place
-        share = (stood[inside].sum() + 2 * centre) / (inside.sum() + 2)
+        share = (stood[inside].sum() + 2 * ratio * centre) / (inside.sum() + 2)
         assert table.apply(np.array([centre]))[0] == pytest.approx(share)
 
 
