@@ -192,7 +192,8 @@ class RunningConfidence:
 
     def __init__(self, max_gamma: int, *, start: float = START, pooled: bool = False, window: float | None = WINDOW):
         self._pooled = pooled
-        self._rates = PositionRates(max_gamma, prior=start, window=window)
+        # A confidence says more than whether a token stood: one of them weighs as much as the first guess.
+        self._rates = PositionRates(max_gamma, prior=start, strength=1.0, window=window)
 
     @property
     def rates(self) -> FloatArray:

@@ -83,8 +83,8 @@ def test_running_confidence_by_position_forgets() -> None:
     running = RunningConfidence(2, window=50.0)
     for _ in range(200):
         running.add(np.array([[0.9, 0.3]]))
-    # about 50 observations stand against 4 made-up ones at .6
-    np.testing.assert_allclose(running.rates, [(0.9 * 50 + 4 * 0.6) / 54, 0.34], atol=0.02)
+    # about 50 observations stand against a made-up one at .6, and at that rate
+    np.testing.assert_allclose(running.rates, [(0.9 * 50 + 0.6) / 51, (0.3 * 50 + 0.9) / 51], atol=0.02)
     for _ in range(1200):
         running.idle()
     np.testing.assert_allclose(running.rates, 0.6, atol=0.01)
@@ -174,5 +174,5 @@ def test_reliability_is_that_of_a_loop_over_tokens() -> None:
 def test_confidences_of_shorter_drafts_are_counted_where_they_are() -> None:
     running = RunningConfidence(3, window=None)
     running.add(np.array([[0.9, 0.5, np.nan], [0.7, np.nan, np.nan]]))
-    # (1.6 + 4 · .6) / 6 = .6667; (.5 + 4 · .6667) / 5 = .6333; nothing: the same
-    np.testing.assert_allclose(running.rates, [0.666667, 0.633333, 0.633333], rtol=1e-5)
+    # (1.6 + .6) / 3 = .7333; (.5 + .7333) / 2 = .6167; nothing: the same
+    np.testing.assert_allclose(running.rates, [0.733333, 0.616667, 0.616667], rtol=1e-5)
