@@ -63,7 +63,11 @@ class Grid:
 
 
 class Stopwatch:
-    """A `Controller` that asks for `gamma` and, while `batch` is set, keeps samples of steps of just that batch."""
+    """A `Controller` that asks for `gamma` and, while `batch` is set, keeps samples of steps of just that batch.
+
+    Where drafters tell their confidence and an engine drafts token by token, it is told and asked after each of them:
+    so do the policies that read a profile, and it is part of what a token costs them.
+    """
 
     def __init__(self, gammas: Sequence[int]) -> None:
         self.gamma = 0
@@ -74,7 +78,13 @@ class Stopwatch:
         self._views: dict[int, StepView] = {}
 
     def attach(self, caps: Capabilities) -> Needs:
-        return Needs({bucket: self._gammas for bucket in caps.batch_buckets}, self_paced=True)
+        told = any("top_prob" in drafter.signals for drafter in caps.drafters.values())
+        return Needs(
+            {bucket: self._gammas for bucket in caps.batch_buckets},
+            signals=frozenset({"top_prob"}) if told else frozenset(),
+            stepwise=told and caps.stepwise,
+            self_paced=True,
+        )
 
     def plan(self, view: StepView) -> Decision:
         self.decoding = 0 if view.num_prefill_tokens else view.num_decode

@@ -255,7 +255,7 @@ class Reliability:
     """
 
     def __init__(
-        self, bins: int = 16, strength: float = 20.0, window: float = 4000.0, scale_strength: float = 20.0
+        self, bins: int = 16, strength: float = 20.0, window: float = 4000.0, scale_strength: float = 10.0
     ) -> None:
         self._centres = (np.arange(bins) + 0.5) / bins
         self._window = window

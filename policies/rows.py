@@ -12,9 +12,9 @@ import numpy as np
 
 from adaptive.contract import BoolArray, FloatArray, IntArray
 
-ROWS_A_STEP = 16  # learnt from on average, until rests are at their longest
+ROWS_A_STEP = 16  # learnt from on average at most, a quarter of that once rests are at their longest
 ROWS_A_TURN = 64  # at most
-LONGEST_REST = 8  # steps
+LONGEST_REST = 16  # steps
 
 
 class Turns:
@@ -26,7 +26,7 @@ class Turns:
     >>> [turns.rows(pair, step).tolist() for step in (0, 1)]
     [[0, 2], [0, 2]]
     >>> [step for step in range(2, 20) if turns.rows(crowd, step) is not None]
-    [9, 17]
+    [13]
     """
 
     def __init__(self) -> None:

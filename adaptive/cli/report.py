@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from adaptive.stats import ControllerStats
 
 POSITIONS_SHOWN = 6
+INFEASIBLE = "slo_infeasible"  # the reason that policies give
 LOSSY_TITLE = (
     "Beyond the exact rule (of accepted: the share that the exact rule would have refused; divergence: spent per "
     "answer; agreement: share of an answer before it leaves plain decoding's)"
@@ -30,12 +31,15 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     if outcome.comparisons:
         console.print(_peer_table(outcome.comparisons))
     print_slo(console, {one.label: one.slo for one in summaries})
+    print_infeasible(console, {one.label: one.reasons for one in summaries})
 
 
 def print_slos(console: Console, outcomes: Sequence[Outcome]) -> None:
     """Who kept the limits on the time per token, for each batch size."""
     for outcome in outcomes:
-        print_slo(console, {_named(one, outcome, outcomes): one.slo for one in outcome.summaries})
+        named = {_named(one, outcome, outcomes): one for one in outcome.summaries}
+        print_slo(console, {name: one.slo for name, one in named.items()})
+        print_infeasible(console, {name: one.reasons for name, one in named.items()})
 
 
 def print_lossy(console: Console, outcomes: Sequence[Outcome]) -> None:
@@ -90,11 +94,24 @@ def print_slo(console: Console, arms: Mapping[str, Mapping[str, Attainment]]) ->
         console.print(table("Limits on the time per token", columns, rows, left=2))
 
 
+def print_infeasible(console: Console, reasons: Mapping[str, Mapping[str, int]]) -> None:
+    """Policies that foresaw that limits could not be kept, and in how many steps; nothing where none did."""
+    for name, counts in reasons.items():
+        if INFEASIBLE in counts:
+            steps = sum(counts.values())
+            console.print(
+                f"{name}: in {counts[INFEASIBLE]} of {steps} steps no number of draft tokens was expected to keep "
+                f"every limit ({INFEASIBLE}). Raise the limits, or serve fewer requests side by side.",
+                markup=False,
+            )
+
+
 def print_afterwards(console: Console, policy: str, stats: ControllerStats) -> None:
     """What a policy tells of itself, and who kept the limits; nothing where there is nothing to tell."""
     if stats.metrics:
         console.print("Policy: " + ", ".join(f"{name} {number(value, 2)}" for name, value in stats.metrics.items()))
     print_slo(console, {policy: stats.slo})
+    print_infeasible(console, {policy: stats.reasons})
 
 
 def lossless_line(summaries: list[ArmSummary]) -> str:

@@ -103,10 +103,10 @@ def test_reliability_learns_that_confidence_is_too_high() -> None:
 
 
 def test_a_drafter_too_sure_everywhere_is_found_out_from_a_few_tokens() -> None:
-    table = Reliability()
+    table = Reliability(scale_strength=10.0)
     table.learn(np.full(48, 0.5), np.arange(48) < 12)
-    # 12 of 24 expected stood: (12 + 20) / (24 + 20) of what was never seen, too
-    np.testing.assert_allclose(table.apply(np.array([7.5 / 16, 13.5 / 16]))[1], 13.5 / 16 * 32 / 44)
+    # 12 of 24 expected stood: (12 + 10) / (24 + 10) of what was never seen, too
+    np.testing.assert_allclose(table.apply(np.array([13.5 / 16])), 13.5 / 16 * 22 / 34)
     table.learn(np.full(4000, 0.5), np.ones(4000, np.bool_))
     assert table.apply(np.array([1.0])) == [1.0]  # a chance, whatever the ratio
 
@@ -161,10 +161,10 @@ def test_reliability_is_that_of_a_loop_over_tokens() -> None:
     rng = np.random.default_rng(10)
     confidence, stood = rng.random(300), rng.random(300) < 0.5
     confidence[:2] = 1.0, 0.0
-    table = Reliability(bins=5, strength=2.0, window=1e9)
+    table = Reliability(bins=5, strength=2.0, window=1e9, scale_strength=10.0)
     table.learn(confidence, stood)
     centres = (np.arange(5) + 0.5) / 5
-    ratio = (stood.sum() + 20) / (confidence.sum() + 20)
+    ratio = (stood.sum() + 10) / (confidence.sum() + 10)
     for place, centre in enumerate(centres):
         inside = np.minimum((confidence * 5).astype(int), 4) == place
         share = (stood[inside].sum() + 2 * ratio * centre) / (inside.sum() + 2)

@@ -190,3 +190,17 @@ def test_sampling_with_the_same_seed_is_repeatable(cli: Cli, model: Path) -> Non
         return [record["tokens"] for record in ended.lines()]
 
     assert sample(5) == sample(5) != sample(6)
+
+
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_limits_that_can_not_be_kept_are_told(
+    cli: Cli, model: Path, prompt_file: Path, tmp_path: Path, command: str
+) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("policy: {kind: adaspec, cost: llama-8b-h100-ngram}\nslo: {tpot_ms: 0.01}\n", encoding="utf-8")
+    args = ("--config", config, "--model", model, "--prompts", prompt_file, "--max-tokens", 8, "--threads", 1)
+    ended = cli(command, *args, *(("--policies", "fixed:0,config", "--repeat", 1) if command == "bench" else ()))
+    assert ended.code == 0, ended.err
+    told = [line for line in ended.out.replace("\n", " ").split(". ") if "slo_infeasible" in line]
+    assert len(told) == 1, "fixed:0 foresees nothing"
+    assert "adaspec" in told[0]
