@@ -236,7 +236,9 @@ class AdaptiveController:
 
     def trim(self, progress: DraftProgress) -> int | IntArray | None:
         """What to verify of the drafts of the step planned last; becomes part of the decision that was executed."""
-        step = next(reversed(self._open))
+        step = next(reversed(self._open), None)
+        if step is None:
+            return None
         made = self._open[step]
         verify = self.guard.trim(self._seat.policy, progress, made.view, made.decision)
         if verify is not None:

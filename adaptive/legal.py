@@ -86,6 +86,8 @@ def checked_needs(policy: object, needs: object, caps: Capabilities, *, allow_lo
             f"{name} sets Needs.trim: that takes a stepwise engine with verify budgets or row lengths, and a trim "
             "method on the policy"
         )
+    if needs.trim and caps.delay:
+        raise ValueError(f"{name} sets Needs.trim: that takes an engine whose decisions take effect at once (delay 0)")
     unfit = [tree for tree in needs.trees if caps.tree is None or not _tree_fits(tree, caps.tree)]
     if unfit:
         raise ValueError(f"{name} needs {unfit[0]}: the engine offers {caps.tree or 'no trees'}")

@@ -1,8 +1,8 @@
 """What a policy may make of drafts that are drawn: it cuts rows under greedy decoding, and no others.
 
 Tokens are drawn by the time `trim` is asked, and the signals of a later one follow from those before it. A length that
-goes by them biases a row that samples, and whether it did is not to be seen from the answer. A greedy row has one right
-token at every place, however far it is verified.
+goes by them biases a row that samples, and whether it did is not to be seen from the answer. Under an exact rule a
+greedy row has one right token at every place, however far it is verified.
 
 Shapes: B rows of the step, G = γ.
 """
@@ -22,8 +22,11 @@ def lawful(
 
     `verify` is legal otherwise. A budget is shared by all rows, so that beside one that samples none is set or lifted:
     None, which keeps the decision's own. Where the engine does not tell which rows are greedy, all of them sample.
-    What is taken back is told to `note`.
+    What is taken back is told to `note`; an answer for other rows than the decision was made for is taken back whole.
     """
+    if not np.array_equal(view.rows, progress.rows):
+        note("trim", f"trim was asked of rows {progress.rows.tolist()} of a step decided for {view.rows.tolist()}")
+        return None
     greedy_B = view.greedy
     if verify is None or (greedy_B is not None and greedy_B.all()):
         return verify

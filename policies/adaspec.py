@@ -303,7 +303,7 @@ class AdaSpec:
             return self._standing[1]
         outlook = self._outlook(view, tracker, context, bounded=bounded)
         choice = choose(outlook, self._gamma, self.hysteresis)
-        if choice.place and not self.look_ahead:
+        if choice.place and choice.reason == "goodput" and not self.look_ahead:
             goodput_G = outlook.goodput
             if goodput_G[1] <= goodput_G[0]:
                 choice = choice._replace(place=0, reason="no_gain")

@@ -88,8 +88,8 @@ class RowMeans:
         Rows whose sum is nan are left out.
         """
         total = float(np.add.reduce(sums_B))
-        if math.isnan(total):
-            told_B = ~np.isnan(sums_B)
+        told_B = ~np.isnan(sums_B) if math.isnan(total) else None
+        if told_B is not None and not told_B.all():
             self.add(rows_B[told_B], sums_B[told_B], None if counts_B is None else counts_B[told_B])
             return
         try:

@@ -92,7 +92,7 @@ def _grid(batches: str, contexts: str, gammas: str, rounds: int) -> Grid:
     with usage():
         return Grid(
             whole_numbers("--batches", batches, least=1),
-            whole_numbers("--contexts", contexts, least=1),
+            whole_numbers("--contexts", contexts, least=2),
             tuple(sorted({0, *whole_numbers("--gammas", gammas)})),
             rounds,
         )

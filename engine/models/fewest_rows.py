@@ -1,8 +1,8 @@
 """How many rows a product with a few of them is filled up to on this processor.
 
-oneDNN takes longer for one to four rows than for five or six on some processors (by a sixth on a Zen 4 with
-AVX-512) and as fast as they should be on others. So it is measured, once. With it plain decoding, a few draft tokens,
-and the last ones of a batch go through one kernel, which also rounds all of them alike.
+oneDNN takes longer for one to four rows than for five or six on some processors (by a sixth on a Zen 4 with AVX-512)
+and not on others. So it is measured, once, on matrices of one usual size. Plain decoding, a few draft tokens and the
+last rows of a batch then go through one kernel, which also rounds all of them alike.
 
 Shapes: N rows, I and O what a matrix takes and makes.
 """
@@ -17,7 +17,7 @@ import torch
 
 MOST = 8
 ROUNDS = 11
-MATRICES, SIDE_O, SIDE_I = 12, 2048, 576  # 57 MB in float32: none of them is in the cache when it is read again
+MATRICES, SIDE_O, SIDE_I = 12, 2048, 576  # 57 MB in float32: more than most caches hold
 LEAST_GAIN, ALIKE = 0.03, 0.02
 
 
@@ -44,9 +44,10 @@ def fewest(seconds: list[float]) -> int:
 
 def _times(dtype: torch.dtype) -> list[list[float]]:
     """Seconds of all matrices in turn, by round and count of rows; the first round is thrown away."""
-    weight_OI = torch.rand((SIDE_O, SIDE_I)).to(dtype)
+    random = torch.Generator("cpu").manual_seed(0)  # its own: whoever loads a model may have seeded the common one
+    weight_OI = torch.rand((SIDE_O, SIDE_I), generator=random, device="cpu").to(dtype)
     packed = [torch.ops.mkldnn._reorder_linear_weight(weight_OI) for _ in range(MATRICES)]
-    inputs = [torch.rand((count, SIDE_I)).to(dtype) for count in range(1, MOST + 1)]
+    inputs = [weight_OI[:count].clone() for count in range(1, MOST + 1)]
     rounds = []
     for _ in range(ROUNDS + 1):
         times = []

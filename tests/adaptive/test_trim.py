@@ -111,10 +111,18 @@ def test_a_row_that_drafted_less_may_be_told_so() -> None:
     assert "rows [1], which sample" in str(guard.faults.last)
 
 
+def test_an_answer_for_other_rows_is_not_taken() -> None:
+    guard = guard_of()
+    others = replace(AFTER_TWO, rows=AFTER_TWO.rows + 1)
+    assert trim(guard, lambda: 5, GREEDY, progress=others) is None
+    assert guard.faults.clamped["trim"] == 1
+
+
 def test_trimming_takes_a_method_and_an_engine_that_asks() -> None:
     needs = Needs({}, trim=True)
     assert checked_needs(Trimming(), needs, CAPS, allow_lossy=False).budget, "what trim answers is captured for"
-    for policy, caps in ((Extending(), CAPS), (Trimming(), replace(CAPS, stepwise=False))):
+    late = replace(CAPS, delay=1)  # the step that drafts is not the one decided last
+    for policy, caps in ((Extending(), CAPS), (Trimming(), replace(CAPS, stepwise=False)), (Trimming(), late)):
         with pytest.raises(ValueError, match=r"Needs\.trim"):
             checked_needs(policy, needs, caps, allow_lossy=False)
 

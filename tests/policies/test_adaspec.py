@@ -201,6 +201,24 @@ def test_an_impossible_limit_runs_what_is_fastest_per_token_and_says_so() -> Non
     assert decision.gamma >= 6
 
 
+class DearAtTwo:
+    """A step that verifies two tokens takes three times as long as one with one token or three."""
+
+    def draft_s(self, batch: int, gamma: int, context_tokens: int) -> float:
+        return 0.0
+
+    def verify_s(self, batch: int, verify_tokens: int, context_tokens: int) -> float:
+        return 3.0 if verify_tokens == 2 else 1.0
+
+
+def test_an_impossible_limit_is_told_without_looking_ahead_too() -> None:
+    policy = AdaSpec(cost=DearAtTwo(), look_ahead=False, max_gamma=2)
+    policy.bind(COUNTING)
+    decision = policy.decide(limited(1, 0.01))
+    assert (decision.gamma, decision.reason) == (2, "slo_infeasible")
+    assert policy.decide(view(1)).reason == "no_gain", "the first token alone does not pay"
+
+
 def test_classes_are_predicted_by_their_own_acceptance() -> None:
     policy = bound(COUNTING)
     for step in range(80):
