@@ -168,9 +168,10 @@ class _Watcher:
     def look(self, look: Look) -> None:
         seen = look.held_out[self._method]["all"]
         rates = " ".join(_rate(rate) for rate in seen.alpha)
+        value = look.loss[self._method]
+        loss = "" if value != value else f"loss {value:.3f}, "  # nan before the first step
         self._console.print(
-            f"step {look.step}, {look.elapsed_s:.0f} s: loss {look.loss[self._method]:.3f}, "
-            f"held-out acceptance {rates}, τ {seen.tau:.2f}",
+            f"step {look.step}, {look.elapsed_s:.0f} s: {loss}held-out acceptance {rates}, τ {seen.tau:.2f}",
             markup=False,
         )
 

@@ -47,6 +47,7 @@ def test_a_drafter_from_a_folder_of_text(cli: Cli, tmp_path: Path) -> None:
     assert result["steps"] > 0
     assert result["after"]["all"]["tau"] >= result["before"]["all"]["tau"] >= 1
     assert "held-out acceptance" in ended.err
+    assert "nan" not in ended.err, "before the first step there is no loss to show"
     again = cli("train", "--method", "medusa", "--out", tmp_path / "out", "--resume", *args[:-1])
     assert again.code == 0, again.err
     assert "α1" in again.out
