@@ -30,7 +30,7 @@ from engine.models.config import ModelConfig
 from engine.models.source import open_model
 from engine.train.asks.ask import Ask, Guard
 from engine.train.asks.snippets import standard_library
-from engine.train.build import RATE_SHARES, Sizes, build_drafter
+from engine.train.build import METHODS, RATE_SHARES, Sizes, build_drafter
 from engine.train.card import CardFacts, write_card
 from engine.train.corpus import Corpus, Document, clip
 from engine.train.draft_vocab import coverage, frequent_tokens
@@ -273,12 +273,16 @@ def main(
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Train all drafters of one target."""
+    chosen = tuple(words([methods]))
+    unknown = sorted(set(chosen) - set(METHODS))
+    if not chosen or unknown:
+        raise typer.BadParameter(f"--methods: {methods!r} is not a list of {', '.join(METHODS)}")
     run(
         Settings(
             out=out,
             model=model,
             device=device,
-            methods=tuple(words([methods])),
+            methods=chosen,
             text=tuple(text or ()),
             write_s=write_s,
             train_s=train_s,

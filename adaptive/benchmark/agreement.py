@@ -1,4 +1,4 @@
-"""How much of an arm's answers plain decoding would have given: what a lossy rule leaves of a text."""
+"""Where an arm's answers leave plain decoding's, and how much of them stays: what a lossy rule leaves of a text."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from collections.abc import Iterable, Sequence
 Tokens = tuple[int, ...]
 
 
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """The first place where both have a token and not the same one.
+
+    >>> first_difference((1, 2, 3), (1, 5)), first_difference((1, 2), (1,))
+    (1, None)
+    """
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), None)
+
+
 def common_share(left: Sequence[int], right: Sequence[int]) -> float:
     """The share of the longer answer before the two part; what follows has another beginning and is not comparable.
 
     >>> common_share((1, 2, 3, 4), (1, 2, 5, 4)), common_share((1, 2), (1, 2)), common_share((), ())
     (0.5, 1.0, 1.0)
     """
-    longest = max(len(left), len(right))
-    alike = next(
-        (place for place, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
-        min(len(left), len(right)),
-    )
+    longest, place = max(len(left), len(right)), first_difference(left, right)
+    alike = min(len(left), len(right)) if place is None else place
     return alike / longest if longest else 1.0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from adaptive.benchmark.agreement import Tokens
+from adaptive.benchmark.agreement import Tokens, first_difference
 from adaptive.benchmark.client import ask
 from adaptive.benchmark.measure import Measurement
 from adaptive.benchmark.prompts import PromptItem
@@ -23,16 +23,6 @@ NEAR_TIE = 1e-3
 
 Gap = Callable[[str, Tokens, int, int], float]
 """How far apart two tokens' logits are after a prompt, by its id, and the beginning of an answer."""
-
-
-def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
-    """The first place where both have a token and not the same one.
-
-    >>> first_difference((1, 2, 3), (1, 5)), first_difference((1, 2), (1,))
-    (1, None)
-    """
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), None)
 
 
 def count_near_ties(results: Sequence[Measurement], label: str, gap: Gap) -> int:

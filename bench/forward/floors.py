@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from engine.models.config import ModelConfig
-from engine.models.linear import make_linear
+from engine.models.linear import make_product
 
 MIB = 1 << 20
 COLUMNS = 2048  # of the matrix that a vector is multiplied with: as wide as a model's
@@ -72,9 +72,9 @@ def make_probes(device: str, dtype: torch.dtype, mebibytes: int, size: int) -> l
     rows = max(1, mebibytes * MIB // (COLUMNS * dtype.itemsize))
     # Random numbers, since pages of zeros may never have been there at all.
     matrix = torch.rand((rows, COLUMNS), device=device).to(dtype)
-    product, vector = make_linear(matrix), torch.rand((1, COLUMNS), device=device).to(dtype)
+    product, vector = make_product(matrix), torch.rand((1, COLUMNS), device=device).to(dtype)
     left, right = (torch.rand((size, size), device=device).to(dtype) for _ in range(2))
-    square = make_linear(right)
+    square = make_product(right)
     num_bytes, num_flops = matrix.numel() * dtype.itemsize, 2 * size**3
     return [
         Probe("sum", "bytes", num_bytes, lambda: matrix.sum()),

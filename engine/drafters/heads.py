@@ -114,7 +114,11 @@ class HeadDrafter(CachedDrafter):
         return min(position, len(self._modules) - 1)
 
     def _owners(self, state: RowState, batch: int) -> Tensor:
-        """Each row's number, or the trash row's for one that does not draft, which has no draft length `[B]`."""
+        """Each row's number, or the trash row's for one that does not draft, which has no draft length `[B]`.
+
+        The first piece of a step sets the lengths. A later one that is tried before, to be captured, finds older ones
+        and writes past what its rows hold.
+        """
         row_B = torch.arange(batch, device=state.lens_R.device)
         return torch.where(state.draft_lens_R[:batch] > 0, row_B, state.rows)
 

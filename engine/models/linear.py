@@ -26,6 +26,15 @@ def prepacked(device: str | torch.device, dtype: torch.dtype) -> bool:
 
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """x [N, in] -> x @ weight.T + bias [N, out], for weight [out, in]."""
+    product = make_product(weight, bias)
+    if not prepacked(weight.device, weight.dtype) or weight.numel() < WORTH_PADDING:
+        return product
+    fewest = fewest_rows(weight.dtype, torch.get_num_threads())
+    return _padded(product, fewest) if fewest > 1 else product
+
+
+def make_product(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The same with as many rows as there are."""
     if not prepacked(weight.device, weight.dtype):
         return lambda x: F.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -35,8 +44,7 @@ def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
         out: Tensor = pointwise(x, packed, bias, "none", [], "")
         return out
 
-    fewest = fewest_rows(weight.dtype, torch.get_num_threads()) if weight.numel() >= WORTH_PADDING else 1
-    return _padded(product, fewest) if fewest > 1 else product
+    return product
 
 
 def _padded(product: Linear, fewest: int) -> Linear:
